@@ -1,0 +1,61 @@
+# Every target sets up what it needs once; a second run installs nothing.
+# `make demo` shows the whole thing; `make test` proves it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The first interpreter of the machine that is new enough (3.11+).
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help setup demo crawl test drills bench check format lock docs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none was found on PATH"; exit 1; }
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(READY)  ## make .venv and install, nothing else
+
+demo: $(READY)  ## crawl a small local web with two agents and show what was found
+	@$(BIN)/python -m tests.farm.demo
+
+crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a crawl of your own
+	@test -n "$(SEEDS)" || { echo "make crawl: SEEDS is empty; wanted SEEDS=https://… or SEEDS=FILE"; exit 2; }
+	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
+
+test: $(READY)  ## all tests but the long drills, under 10 minutes
+	@$(BIN)/python -m pytest -m "not drill" $(ARGS)
+
+drills: $(READY)  ## the long ones: kills, outages, full disks
+	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)
+
+bench: $(READY)  ## all benchmarks; the last figures are in benchmarks/README.md
+	@for b in benchmarks/[a-z]*.py; do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+
+check: $(READY)  ## format, lint and strict types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(READY)  ## rewrite the files the way `make check` wants them
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: $(READY)  ## renew requirements.lock from the ranges in pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
+	  --all-extras pyproject.toml locking.in -o requirements.lock
+
+docs: $(READY)  ## renew docs/settings.md from settings/base.py
+	@$(BIN)/python -m settings.document > docs/settings.md
+
+clean:  ## remove everything that make and the crawls made
+	rm -rf $(VENV) var build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,187 @@
+"""From a host name to its addresses, without threads of ours and without one slow name holding up another.
+
+libcurl's own look-ups share a small pool of threads, so a few dead name servers would stop every site; and
+the guard must know the address before anything is sent there. So names are resolved here, and libcurl is
+handed an address.
+
+Hides c-ares (through aiodns), the cache and the numeric notations of IPv4. Failures are
+CannotResolveHostError, naming host and cause, and are remembered for a short time: a dead name costs one
+look-up, not one per page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from time import monotonic
+from typing import Final
+
+import aiodns
+import pycares
+from scrapy.exceptions import CannotResolveHostError
+
+SETTING: Final = "CONNECT_TIMEOUT_SECONDS"
+
+CACHE_NAMES: Final = 10_000
+# A lower bound, since a crawler asks again for every page; an upper one, since sites move.
+SHORTEST_SECONDS: Final = 30.0
+LONGEST_SECONDS: Final = 3600.0
+FAILURE_SECONDS: Final = 30.0
+
+
+@dataclass(slots=True, frozen=True)
+class _Answer:
+    """What is known of a name: its addresses, or (none of them) the cause; valid until a monotonic time."""
+
+    addresses: tuple[str, ...]
+    cause: str
+    until: float
+
+    def given(self, host: str) -> list[str]:
+        if self.cause:
+            raise CannotResolveHostError(f"{host}: {self.cause}")
+        return list(self.addresses)
+
+
+class Names:
+    """Resolver with a cache, for one event loop; a look-up takes at most `limit_s` seconds.
+
+    `nameservers` ("127.0.0.1:5353") replace those of the system; empty = the system's.
+    `/etc/hosts` is honoured in both cases. `clock` gives monotonic seconds.
+    """
+
+    def __init__(
+        self, limit_s: float, nameservers: Sequence[str] = (), clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._limit_s = limit_s
+        self._nameservers = list(nameservers)
+        self._clock = clock
+        self._cache: dict[str, _Answer] = {}
+        self._flights: dict[str, asyncio.Task[_Answer]] = {}
+        self._resolver: aiodns.DNSResolver | None = None
+        self._closed = False
+
+    async def resolve(self, host: str) -> list[str]:
+        """The addresses of a host, best first: IPv4 before IPv6, the one that worked last before the others.
+
+        A host that is an address gives that address, in its usual notation, without a look-up.
+        Raises CannotResolveHostError.
+        """
+        known = self._cache.get(host)
+        if known is not None and known.until > self._clock():
+            return known.given(host)
+        literal = _without_look_up(host)
+        if literal is not None:
+            return [literal]
+        return (await self._shared_look_up(host)).given(host)
+
+    def worked(self, host: str, address: str) -> None:
+        """Put this address first for the host from now on: those before it did not connect."""
+        known = self._cache.get(host)
+        if known is not None and address in known.addresses:
+            self._cache[host] = _Answer(_first(address, known.addresses), "", known.until)
+
+    async def close(self) -> None:
+        """End all look-ups; who waits for one gets CannotResolveHostError. May be called twice."""
+        self._closed = True
+        for flight in self._flights.values():
+            flight.cancel()
+        if self._flights:
+            await asyncio.wait(self._flights.values())
+        if self._resolver is not None:
+            await self._resolver.close()
+            self._resolver = None
+
+    async def _shared_look_up(self, host: str) -> _Answer:
+        """One look-up per name at a time; a waiter that gives up does not end it for the others."""
+        if self._closed:
+            return self._failure("the resolver is closed")
+        flight = self._flights.get(host)
+        if flight is None:
+            flight = asyncio.get_running_loop().create_task(self._look_up(host))
+            self._flights[host] = flight
+            flight.add_done_callback(partial(self._landed, host))
+        return await asyncio.shield(flight)
+
+    def _landed(self, host: str, flight: asyncio.Task[_Answer]) -> None:
+        del self._flights[host]
+        if self._closed or flight.cancelled():
+            return
+        # Taken out first, so that the new answer goes to the young end of the dictionary.
+        self._cache.pop(host, None)
+        if len(self._cache) >= CACHE_NAMES:
+            del self._cache[next(iter(self._cache))]
+        self._cache[host] = flight.result()
+
+    async def _look_up(self, host: str) -> _Answer:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                found = await self._ask(host)
+        except TimeoutError:
+            return self._failure(f"no answer within {self._limit_s:g} s ({SETTING})")
+        except aiodns.error.DNSError as error:
+            return self._failure(str(error.args[-1]))
+        except ValueError as error:
+            return self._failure(f"not a host name ({error})")
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            return self._failure("the resolver was closed during the look-up")
+        return _keeping_order(self._success(found), self._cache.get(host))
+
+    def _ask(self, host: str) -> asyncio.Future[pycares.AddrInfoResult]:
+        if self._resolver is None:
+            # Search domains of the machine's own network have no business in names from the web: each dead
+            # name would be tried again under all of them.
+            self._resolver = aiodns.DNSResolver(
+                self._nameservers or None, asyncio.get_running_loop(), flags=pycares.ARES_FLAG_NOSEARCH
+            )
+        return self._resolver.getaddrinfo(host, family=socket.AF_UNSPEC, type=socket.SOCK_STREAM)
+
+    def _success(self, found: pycares.AddrInfoResult) -> _Answer:
+        nodes = sorted(found.nodes, key=lambda node: node.family != socket.AF_INET)
+        addresses = tuple(dict.fromkeys(node.addr[0].decode("ascii") for node in nodes))
+        if not addresses:
+            return self._failure("the name has no address")
+        ttl = min(node.ttl for node in nodes)
+        return _Answer(addresses, "", self._clock() + min(max(ttl, SHORTEST_SECONDS), LONGEST_SECONDS))
+
+    def _failure(self, cause: str) -> _Answer:
+        return _Answer((), cause, self._clock() + FAILURE_SECONDS)
+
+
+def _keeping_order(answer: _Answer, previous: _Answer | None) -> _Answer:
+    """Name servers turn their lists round; staying with one address keeps its connections in use."""
+    if previous is None or not previous.addresses or previous.addresses[0] not in answer.addresses:
+        return answer
+    return _Answer(_first(previous.addresses[0], answer.addresses), "", answer.until)
+
+
+def _first(address: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    return (address, *(other for other in addresses if other != address))
+
+
+def _without_look_up(host: str) -> str | None:
+    """The address that a host says by itself; None = a name. CannotResolveHostError for neither."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        # RFC 6761: never to be asked of a name server.
+        return "127.0.0.1"
+    if ":" in name or name.startswith("["):
+        return _parsed(host, lambda: str(ip_address(name.strip("[]"))))
+    last = name.rpartition(".")[2]
+    if last.isdecimal() or last.startswith("0x"):
+        # No top-level domain is a number: this is IPv4 in one of its notations (127.1, 0x7f000001, 0177.1).
+        return _parsed(host, lambda: socket.inet_ntoa(socket.inet_aton(name)))
+    return None
+
+
+def _parsed(host: str, parse: Callable[[], str]) -> str:
+    try:
+        return parse()
+    except (ValueError, OSError) as error:
+        raise CannotResolveHostError(f"{host}: neither a name nor an address ({error})") from error

@@ -1,0 +1,208 @@
+"""Seeds on their way into the site queue: from the command line, a file, or Redis's inlet; by any agent, twice or not.
+
+A value leaves the inlet only after its site was queued, so an agent that dies in between costs nothing. Lines that
+are no seeds are told (with their number) and left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from crawler import records
+from crawler.agent.outbox import Outbox
+from crawler.sites import connection
+from crawler.sites import seeds as reading
+from crawler.sites.queue import Newcomer, SiteQueue
+from crawler.sites.scope import Scope
+from crawler.sites.seeds import BadSeed, Seed
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from scrapy.settings import BaseSettings
+
+    from crawler.options import Options
+
+logger = logging.getLogger("seeds")
+
+BATCH = 1000
+# Bad lines that are told one by one; the rest is counted.
+TOLD_LINES = 20
+
+
+class NoContactError(Exception):
+    """The crawl would leave loopback under a user agent that names nobody to turn to."""
+
+
+class Added(NamedTuple):
+    """What became of seeds, in sites; `bad` counts lines."""
+
+    new: int = 0
+    known: int = 0
+    again: int = 0
+    refused: int = 0
+    bad: int = 0
+
+    def __add__(self, other: Any) -> Added:
+        return Added(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+
+async def add_seeds(settings: BaseSettings, options: Options, source: str) -> Added:
+    """Queue seeds from outside of any agent; RedisError where the server is away, OSError for a file."""
+    client = connection.connect(settings)
+    name = f"seed-{os.getpid()}-{os.urandom(2).hex()}"
+    run = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    queue = SiteQueue(client, options.key_prefix, options.lease_seconds)
+    try:
+        outbox = Outbox(queue, name, run, 1, lambda _: None)
+        seeding = Seeding(client, queue, options, Scope(options), outbox, settings["USER_AGENT"])
+        return await seeding.take_in(source)
+    finally:
+        await client.aclose()
+
+
+class Seeding:
+    """Queues seeds for one agent and keeps its scope as wide as all agents' seeds together."""
+
+    def __init__(
+        self,
+        client: Redis,
+        queue: SiteQueue,
+        options: Options,
+        scope: Scope,
+        outbox: Outbox,
+        user_agent: str,
+    ) -> None:
+        self.starting = 0  # start requests of the spider that are being queued
+        self._user_agent = user_agent
+        self._client: Any = client
+        self._queue = queue
+        self._options = options
+        self._scope = scope
+        self._outbox = outbox
+        self._taken_in = False
+        self._bad = 0
+        self._roots_key = f"{options.key_prefix}:{{0}}:scope"
+
+    async def take_in(self, source: str) -> Added:
+        """Queue what `source` names (file, `-`, or URLs); safe to begin again after an error."""
+        self._bad = 0
+        answers: Counter[int] = Counter()
+        good = iter(self._good(reading.read(source)) if source else ())
+        while batch := list(itertools.islice(good, BATCH)):
+            answers.update(await self.queue_seeds(batch))
+        if self._bad > TOLD_LINES:
+            logger.warning("%d lines in all were no seeds and were left out", self._bad)
+        self._taken_in = True
+        return Added(answers[1], answers[0], answers[2], answers[-1], self._bad)
+
+    @property
+    def done(self) -> bool:
+        """Whether all seeds given to this agent are queued."""
+        return self._taken_in and not self.starting
+
+    async def drain_inlet(self) -> int:
+        """Queue what `redis-cli lpush site:start_urls …` brought, in a list, set or sorted set; how many."""
+        total = 0
+        while values := await self._peek():
+            await self.queue_seeds(self._good(map(reading.from_inlet, values)))
+            await self._remove(values)
+            total += len(values)
+        return total
+
+    async def inlet_length(self) -> int:
+        """Values that wait in the inlet."""
+        kind = await self._kind()
+        if kind == b"none":
+            return 0
+        count = {b"list": self._client.llen, b"set": self._client.scard, b"zset": self._client.zcard}.get(
+            kind
+        )
+        return int(await count(self._options.start_urls_key)) if count else 0
+
+    async def queue_seeds(self, seeds: Iterable[Seed]) -> list[int]:
+        """Queue seeds, with what they add to the scope; per site 1 new, 0 known, 2 walked again, -1 refused."""
+        paths: dict[str, dict[str, None]] = {}
+        for seed in seeds:
+            self._ask_for_contact(seed)
+            if self._scope.has_page(seed.site + seed.path):
+                paths.setdefault(seed.site, {})[seed.path] = None
+        await self._widen(paths)
+        now = int(time.time() * 1000)
+        newcomers = [
+            Newcomer(site, self._outbox.numbered(records.SiteFound(site=site, found_at=now)), tuple(given))
+            for site, given in paths.items()
+        ]
+        answers = await self._queue.discover(
+            newcomers, self._options.max_sites, again=self._options.walk_again
+        )
+        refused = answers.count(-1)
+        if refused:
+            logger.warning("%d sites were left out: MAX_SITES is %d", refused, self._options.max_sites)
+        return answers
+
+    def may_visit(self, site: str) -> bool:
+        """Whether this crawl may go there: on loopback, or under a user agent that names a contact."""
+        return not reading.leaves_loopback(Seed(site, "/")) or reading.names_contact(self._user_agent)
+
+    def _ask_for_contact(self, seed: Seed) -> None:
+        if not self.may_visit(seed.site):
+            raise NoContactError(
+                f"USER_AGENT is {self._user_agent!r}, and {seed.site} is another's; wanted one that names a "
+                "contact, as -s USER_AGENT='mybot (+https://example.org/bot)'"
+            )
+
+    async def refresh_scope(self) -> None:
+        """Take in what other agents' seeds added to the scope."""
+        if self._scope.kind in ("host", "domain"):
+            self._scope.widen({root.decode() for root in await self._client.smembers(self._roots_key)})
+
+    async def _widen(self, sites: Iterable[str]) -> None:
+        roots = {root for root in map(self._scope.root, sites) if root}
+        if roots:
+            await self._client.sadd(self._roots_key, *roots)
+            self._scope.widen(roots)
+
+    def _good(self, found: Iterable[Seed | BadSeed]) -> Iterable[Seed]:
+        for seed in found:
+            if isinstance(seed, Seed):
+                yield seed
+                continue
+            self._bad += 1
+            if self._bad <= TOLD_LINES:
+                where = f"line {seed.line}: " if seed.line else ""
+                logger.warning("%s%r is no seed: %s", where, seed.text, seed.reason)
+
+    async def _kind(self) -> bytes:
+        return bytes(await self._client.type(self._options.start_urls_key))
+
+    async def _peek(self) -> list[bytes]:
+        key = self._options.start_urls_key
+        kind = await self._kind()
+        if kind == b"list":
+            return list(await self._client.lrange(key, -BATCH, -1))
+        if kind == b"set":
+            return list(await self._client.srandmember(key, BATCH))
+        if kind == b"zset":
+            return list(await self._client.zrevrange(key, 0, BATCH - 1))
+        if kind != b"none":
+            logger.warning("%s is a %s; wanted a list, set or sorted set of URLs", key, kind.decode())
+        return []
+
+    async def _remove(self, values: list[bytes]) -> None:
+        key = self._options.start_urls_key
+        kind = await self._kind()
+        pipeline = self._client.pipeline(transaction=False)
+        if kind == b"list":
+            for value in values:
+                pipeline.lrem(key, -1, value)
+        elif kind == b"set":
+            pipeline.srem(key, *values)
+        elif kind == b"zset":
+            pipeline.zrem(key, *values)
+        await pipeline.execute()

@@ -1,0 +1,107 @@
+"""What every command of ours shares: settings checked before anything happens, and errors in one line.
+
+Exit codes: 0 done; 1 it did not work (the last line says what and what to do); 2 the call was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
+from scrapy.settings import SETTINGS_PRIORITIES, default_settings
+
+from crawler import options as our_options
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy.settings import BaseSettings
+
+    from crawler.options import Options
+
+# Settings of scrapy-redis and of plug-ins that Scrapy's defaults do not list.
+_FOREIGN = frozenset(
+    {
+        "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS", "REDIS_ENCODING", "REDIS_DECODE_RESPONSES",
+        "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER",
+    }
+)  # fmt: skip
+
+
+# What these libraries say at INFO at every start is of use to nobody who did not ask.
+_CHATTER = (
+    "scrapy.crawler",
+    "scrapy.middleware",
+    "scrapy.addons",
+    "scrapy.utils.log",
+    "alembic",
+    "scrapy.extensions.logstats",
+    # Says at every start that no Referer is sent, which is meant.
+    "scrapy.downloadermiddlewares.redirect",
+)
+
+
+class CommandError(Exception):
+    """The command did not work; its text is the last line that the person reads."""
+
+
+def checked(settings: BaseSettings) -> Options:
+    """The options of these settings; UsageError (exit code 2) for an unknown name or a wrong value."""
+    given = [name for name in settings if (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"]]
+    known = {name for name in dir(default_settings) if name.isupper()} | _FOREIGN
+    try:
+        our_options.check_names(given, known)
+        return our_options.read(settings)
+    except our_options.OptionError as error:
+        raise UsageError(str(error), print_help=False) from None
+
+
+def quieten(settings: BaseSettings) -> None:
+    """Keep libraries' chatter out of the log, unless LOG_LEVEL is DEBUG."""
+    if settings["LOG_LEVEL"] != "DEBUG":
+        # A filter, since configuring the log resets levels.
+        for name in _CHATTER:
+            logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+def print_json(figures: Any) -> None:
+    """Figures for scripts: one JSON document on standard output."""
+    print(json.dumps(figures, indent=2, default=str))
+
+
+class LowtideCommand(ScrapyCommand):
+    """A command of this project; `work` does it and raises CommandError where it cannot be done."""
+
+    requires_project = True
+    requires_crawler_process = False
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Take over the command line's settings and check them all."""
+        super().process_options(args, opts)
+        assert self.settings is not None
+        self.options = self.read_options()
+
+    def read_options(self) -> Options:
+        """The options, checked; again after a command changed a setting."""
+        assert self.settings is not None
+        return checked(self.settings)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Do the work; an error that was foreseen becomes one line and exit code 1."""
+        try:
+            self.exitcode = self.work(args, opts) or 0
+        except CommandError as error:
+            self.fail(str(error))
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> int | None:
+        """The command itself; an exit code, or None for 0."""
+        raise NotImplementedError
+
+    def fail(self, message: str) -> None:
+        """Say what went wrong; the exit code is 1."""
+        print(f"lowtide: {message}", file=sys.stderr)
+        self.exitcode = 1

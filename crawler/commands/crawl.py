@@ -1,0 +1,230 @@
+"""`scrapy crawl`: run an agent, or several, until nothing is left."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from scrapy.commands import crawl as stock
+from scrapy.exceptions import UsageError
+
+from crawler import schedulers
+from crawler.command import CommandError, checked, quieten
+from crawler.options import nearest
+
+if TYPE_CHECKING:
+    from crawler.supervisor import Child
+
+# How a crawl may end: exit code 0, what a supervisor starts again (1), the call's fault (2), or what would fail
+# again (3).
+CODES = {
+    "finished": 0,
+    "shutdown": 0,
+    "no_seeds": 2,
+    "no_contact": 2,
+    "bad_seeds": 2,
+    "coordinator_failed": 3,
+    "prefix_taken": 3,
+}
+
+
+class Command(stock.Command):
+    def syntax(self) -> str:
+        return "[options] <spider>"
+
+    def short_desc(self) -> str:
+        return "Crawl: run one agent or several until nothing is left"
+
+    def long_desc(self) -> str:
+        return (
+            "Crawl with one agent or several. Seeds come with -a seeds=FILE|URL,URL or over Redis "
+            "(lpush site:start_urls URL). A second call over the same VAR_DIR goes on with what is unfinished."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        group = parser.add_argument_group(title="Crawl")
+        group.add_argument(
+            "--scheduler", metavar="NAME", help="policy that orders the sites (SITE_SCHEDULER)"
+        )
+        group.add_argument(
+            "--agents", metavar="N", type=int, default=1, help="agents on this machine (default 1)"
+        )
+        group.add_argument(
+            "--with", dest="with_works", metavar="WORK,…", help="works beside the spider's own"
+        )
+        group.add_argument(
+            "--when-idle", metavar="stop|wait", help="at the end: stop (default), or wait for seeds"
+        )
+        group.add_argument("--no-summary", action="store_true", help="print no figures at the end")
+        group.add_argument("--again", action="store_true", help="walk finished sites anew")
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        super().process_options(args, opts)
+        assert self.settings is not None
+        given = {
+            "SITE_SCHEDULER": opts.scheduler,
+            "WITH_WORKS": opts.with_works,
+            "WHEN_IDLE": opts.when_idle,
+            "WALK_AGAIN": opts.again or None,
+        }
+        for name, value in given.items():
+            if value is not None:
+                self.settings.set(name, value, priority="cmdline")
+        self.options = checked(self.settings)
+        quieten(self.settings)
+        self._check(opts)
+
+    def _check(self, opts: argparse.Namespace) -> None:
+        try:
+            schedulers.check(self.options.site_scheduler)
+        except schedulers.SchedulerError as error:
+            raise UsageError(str(error), print_help=False) from None
+        self._check_patterns()
+        if opts.agents < 1:
+            raise UsageError(f"--agents is {opts.agents}; wanted 1 or more", print_help=False)
+        if opts.agents > 1 and opts.spargs.get("seeds") == "-":
+            raise UsageError("seeds=- goes with one agent; wanted a file for several", print_help=False)
+        self._check_seeds(opts.spargs.get("seeds"))
+
+    def _check_patterns(self) -> None:
+        from crawler.agent.guard import AddressGuard
+        from crawler.sites.scope import Scope
+
+        try:
+            Scope(self.options)
+            AddressGuard(self.options.allow_private_addresses)
+        except ValueError as error:
+            raise UsageError(str(error), print_help=False) from None
+
+    def _check_seeds(self, source: str | None) -> None:
+        from crawler.sites import seeds
+
+        if not source or source == "-":
+            return
+        try:
+            next(iter(seeds.read(source)), None)
+        except OSError as error:
+            raise UsageError(f"seeds: {error}", print_help=False) from None
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        if len(args) != 1:
+            raise UsageError("wanted the name of one spider, as in `scrapy crawl site`", print_help=False)
+        self._check_spider(args[0])
+        try:
+            self._check_services()
+        except CommandError as error:
+            print(f"lowtide: {error}", file=sys.stderr)
+            self.exitcode = 1
+            return
+        started_ms = int(time.time() * 1000)
+        if opts.agents > 1:
+            self.exitcode = self._supervise(args[0], opts)
+        else:
+            self.exitcode = self._crawl(args[0], opts)
+        if self.exitcode == 0 and not opts.no_summary:
+            self._summarise(started_ms, opts)
+
+    def _check_spider(self, name: str) -> None:
+        assert self.crawler_process is not None
+        names = self.crawler_process.spider_loader.list()
+        if name not in names:
+            near = nearest(name, names)
+            hint = f"; did you mean {near}?" if near else ""
+            raise UsageError(
+                f"no spider {name!r}; there are {', '.join(sorted(names))}{hint}", print_help=False
+            )
+
+    def _check_services(self) -> None:
+        """What the crawl needs and another runs must be there when it starts; later it is waited for."""
+        from crawler.sites import connection
+
+        assert self.settings is not None
+        if connection.is_named(self.settings):
+            try:
+                connection.check(self.settings)
+            except connection.ServerAwayError as error:
+                raise CommandError(str(error)) from None
+        elif self.options.database_url:
+            from crawler.store.database import DatabaseError, check_version, open_database
+
+            try:
+                check_version(open_database(self.options.database))
+            except DatabaseError as error:
+                raise CommandError(str(error)) from None
+
+    def _crawl(self, name: str, opts: argparse.Namespace) -> int:
+        assert self.crawler_process is not None
+        crawler = self._create_crawler(name)
+        self.crawler_process.crawl(crawler, **opts.spargs)
+        self.crawler_process.start()
+        if self.crawler_process.bootstrap_failed or crawler._stats is None:
+            return 1
+        return CODES.get(str(crawler.stats.get_value("finish_reason")), 1)
+
+    def _supervise(self, name: str, opts: argparse.Namespace) -> int:
+        from crawler.supervisor import Supervisor
+
+        children = [self._child(name, opts, number) for number in range(1, opts.agents + 1)]
+        return Supervisor(children).run(after=self._stored)
+
+    def _stored(self) -> bool:
+        """Whether no coordinator of this machine is at work any more."""
+        from crawler.sites import connection
+        from crawler.store.server import Server
+
+        assert self.settings is not None
+        return connection.is_named(self.settings) or not Server(self.options.var).coordinator_alive()
+
+    def _child(self, name: str, opts: argparse.Namespace, number: int) -> Child:
+        from crawler.supervisor import Child, agent_command, numbered_file
+
+        assert self.settings is not None
+        log_format = self.settings["LOG_FORMAT"].replace("[agent]", f"[agent {number}]")
+        arguments = ["--no-summary", "-s", f"LOG_FORMAT={log_format}"]
+        for text in opts.set:
+            arguments += ["-s", text]
+        for key, value in opts.spargs.items():
+            arguments += ["-a", f"{key}={value}"]
+        for option, value in (
+            ("--scheduler", opts.scheduler),
+            ("--with", opts.with_works),
+            ("--when-idle", opts.when_idle),
+            ("--loglevel", opts.loglevel),
+            ("--logfile", opts.logfile),
+        ):
+            if value:
+                arguments += [option, value]
+        if opts.again and number == 1:
+            arguments.append("--again")
+        for option, files in (("-o", opts.output), ("-O", opts.overwrite_output)):
+            for uri in files or ():
+                arguments += [option, numbered_file(uri, number)]
+        return Child(f"agent {number}", agent_command(name, arguments))
+
+    def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
+        """What was found, where it is, and what to type next; to standard error where items go to the output."""
+        from crawler.sites import connection
+
+        assert self.settings is not None
+        if connection.is_named(self.settings) and not self.options.database_url:
+            return
+        from crawler.reports import summary
+        from crawler.store.database import DatabaseError, open_database, told
+
+        out = (
+            sys.stderr
+            if "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]
+            else sys.stdout
+        )
+        try:
+            engine = open_database(self.options.database)
+            found = summary.figures(engine, started_ms)
+        except DatabaseError as error:
+            print(f"lowtide: {error}", file=sys.stderr)
+            return
+        print(summary.text(found), file=out)
+        print(f"\nresults: {told(engine.url)}, tables sites and pages", file=out)
+        print("next:    scrapy report summary    scrapy doctor    scrapy crawl site --help", file=out)

@@ -1,0 +1,169 @@
+"""Our settings as typed values: the one place that knows their names, kinds and bounds.
+
+`read(settings)` gives an `Options`; a wrong value raises OptionError that names the setting, what came, where
+from, and what is wanted. `check_names` refuses a name that looks like a misspelt one of ours. Defaults and
+reasons stand in settings/base.py and nowhere else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+from crawler.records import WORKS
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+ENVIRONMENT_PREFIX = "LOWTIDE_"
+# Variables with our prefix that are no settings: the drills' kill points, and whether tests may be skipped.
+NOT_SETTINGS = frozenset({"KILL_POINT", "TESTS_REQUIRE"})
+
+AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
+AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+SomeSeconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class OptionError(ValueError):
+    """A setting that cannot be used, in words for the person who set it."""
+
+
+class Options(msgspec.Struct, frozen=True, rename=str.upper):
+    """Every setting of ours, as the crawl uses it. What each is for: settings/base.py."""
+
+    var_dir: str
+    redis_url: str
+    database_url: str
+    key_prefix: str
+    start_urls_key: str
+    site_scheduler: str
+    site_slots: AtLeast1
+    site_queue_size: AtLeast1
+    sites_per_address: AtLeast1
+    hour_seconds: SomeSeconds
+    lease_seconds: Annotated[float, msgspec.Meta(ge=1)]
+    when_idle: Literal["stop", "wait"]
+    walk_again: bool
+    with_works: str
+    scope: Literal["seeds", "host", "domain", "any"]
+    scope_include: str
+    scope_exclude: str
+    max_sites: AtLeast0
+    max_pages_per_site: AtLeast0
+    max_depth: AtLeast0
+    max_links_per_page: AtLeast1
+    max_tries: AtLeast1
+    retry_delay_seconds: Seconds
+    max_crawl_delay_seconds: Seconds
+    robots_max_bytes: AtLeast1
+    robots_lifetime_seconds: SomeSeconds
+    connect_timeout_seconds: SomeSeconds
+    head_timeout_seconds: SomeSeconds
+    body_timeout_seconds: SomeSeconds
+    max_header_bytes: AtLeast1
+    max_header_fields: AtLeast1
+    allow_private_addresses: str
+    flush_seconds: SomeSeconds
+    flush_records: AtLeast1
+    spool_records: AtLeast1
+    stream_max_records: AtLeast1
+    batch_seconds: SomeSeconds
+    batch_records: AtLeast1
+    page_pipelines: dict[str, int | None]
+
+    @property
+    def var(self) -> Path:
+        """VAR_DIR as an absolute path."""
+        return Path(self.var_dir).expanduser().absolute()
+
+    @property
+    def database(self) -> str:
+        """The database's URL; SQLite below VAR_DIR where DATABASE_URL is empty."""
+        return self.database_url or f"sqlite:///{self.var / 'crawl.db'}"
+
+    @property
+    def works(self) -> tuple[str, ...]:
+        """The works that WITH_WORKS adds to the spider's own; OptionError for an unknown one."""
+        named = tuple(word.strip() for word in self.with_works.split(",") if word.strip())
+        unknown = [word for word in named if word not in WORKS]
+        if unknown:
+            raise OptionError(f"WITH_WORKS names {unknown[0]!r}; wanted some of {', '.join(WORKS)}")
+        return named
+
+
+NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
+_FIELD = re.compile(r"\$\.(\w+)")
+
+
+def read(settings: BaseSettings) -> Options:
+    """The options that these settings mean; OptionError for a value that cannot be used."""
+    raw = {name: _raw(settings, name) for name in NAMES}
+    try:
+        options = msgspec.convert(raw, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise _explain(error, settings) from None
+    _ = options.works
+    return options
+
+
+def check_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """OptionError if one of `names` is in neither set and looks like a setting of ours."""
+    known = set(known)
+    for name in names:
+        if name in NAMES or name in known:
+            continue
+        near = nearest(name, NAMES, cutoff=0.82)
+        if near:
+            raise OptionError(f"unknown setting {name}; did you mean {near}?")
+
+
+def from_environment(environment: dict[str, str], known: Iterable[str]) -> dict[str, str]:
+    """Settings given as LOWTIDE_NAME; OptionError for a name that is no setting of this project."""
+    given = {
+        key.removeprefix(ENVIRONMENT_PREFIX): value
+        for key, value in environment.items()
+        if key.startswith(ENVIRONMENT_PREFIX) and key.removeprefix(ENVIRONMENT_PREFIX) not in NOT_SETTINGS
+    }
+    known = set(known) | NAMES
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"; did you mean {ENVIRONMENT_PREFIX}{near}?" if near else ""
+            raise OptionError(f"unknown setting {ENVIRONMENT_PREFIX}{name} in the environment{hint}")
+    return given
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most like `name`; None where nothing is near."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
+
+
+def _raw(settings: BaseSettings, name: str) -> Any:
+    if name not in settings:
+        raise OptionError(
+            f"{name} is missing: this project's settings start with `from settings.base import *`"
+        )
+    value = settings[name]
+    if name == "PAGE_PIPELINES":
+        return dict(settings.getwithbase(name)) if hasattr(settings, "getwithbase") else dict(value)
+    return value
+
+
+def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionError:
+    """Msgspec's words turned into ours: which setting, what came, what is wanted."""
+    text = str(error)
+    found = _FIELD.search(text)
+    name = found.group(1) if found else "a setting"
+    wanted = text.split(" - at ")[0].removeprefix("Expected ").replace("`", "").split(", got")[0]
+    for word, plain in (("int", "a whole number"), ("float", "a number"), ("bool", "True or False")):
+        wanted = re.sub(rf"\b{word}\b", plain, wanted)
+    if wanted.startswith("Invalid enum value"):
+        choices = get_args(get_type_hints(Options)[name.lower()])
+        wanted = f"one of {', '.join(choices)}"
+    return OptionError(f"{name} is {settings[name]!r}; wanted {wanted}")

@@ -1,0 +1,36 @@
+"""A page's links: new ones of the site into its frontier, other sites to the queue, all of them as hashes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crawler import records
+from crawler.agent import links
+
+if TYPE_CHECKING:
+    from crawler.agent.pages import LoadedPage
+
+
+class Links:
+    """Follows links; not those of exact duplicates (their original has them) nor where robots say nofollow."""
+
+    def process(self, page: LoadedPage) -> None:
+        """Fill out_links, the frontier and the discovered sites."""
+        if page.record.outcome != "stored" or not {"nofollow", "none"}.isdisjoint(page.directives):
+            return
+        agent, slot = page.agent, page.slot
+        found = links.links(
+            page.document,
+            page.response.url,
+            slot.site,
+            agent.options.max_links_per_page,
+            agent.max_url_length,
+        )
+        inside = [path for path in found.inside if agent.scope.has_page(slot.site + path)]
+        slot.frontier.add(inside, page.turn.depth + 1)
+        for site, paths in found.outside.items():
+            agent.discover(site, paths)
+        page.out_links = records.pack_links(
+            [slot.site + path for path in found.inside]
+            + [site + path for site, paths in found.outside.items() for path in paths]
+        )

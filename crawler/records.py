@@ -1,0 +1,131 @@
+"""What crosses a process boundary on its way to the tables, and how it is written.
+
+Agents put records into the results stream; coordinators (and whoever reads the stream) decode them.
+A record is JSON, so that `redis-cli xrange` shows it to a person; its out-links ride beside it as packed
+64-bit hashes. Decoding checks version and schema: what does not fit raises RecordError and nothing else.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+VERSION = b"1"
+
+# How the turn of a page ended. `denied`: robots.txt forbids it, never fetched.
+# `filtered`: fetched, but of a kind that is not kept.
+PageOutcome = Literal["stored", "redirected", "duplicate", "failed", "denied", "filtered"]
+Work = Literal["site", "recheck", "revive", "status"]
+# In the order in which idle slots ask for them.
+WORKS: tuple[Work, ...] = ("site", "recheck", "revive", "status")
+
+
+class RecordError(ValueError):
+    """An entry of the results stream that is no record of this version; says what came."""
+
+
+class _Record(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What every record carries: who made it and as which of its records."""
+
+    agent: str = ""
+    run: str = ""
+    seq: int = 0  # rising, never given twice per agent and run
+
+
+class Page(_Record, tag="page", tag_field="kind"):
+    """One page's turn and how it ended. Times are milliseconds since 1970 on the agent's clock."""
+
+    site: str
+    path: str
+    fetched_at: int
+    outcome: PageOutcome
+    status: int  # HTTP status; negative where no answer came (crawler.agent.errors)
+    depth: int = 0
+    tries: int = 1
+    error: str = ""  # one line, for people
+    size: int = 0  # bytes of the body, decoded
+    latency_ms: int = 0  # until the head of the answer
+    sha256: str = ""  # over the body's bytes; empty where there is none
+    duplicate_of: str = ""  # path of the page of the same site with the same bytes
+    redirect: str = ""  # canonical URL the answer points to
+    content_type: str = ""
+    title: str = ""
+    description: str = ""
+
+    @property
+    def url(self) -> str:
+        """The canonical URL."""
+        return self.site + self.path
+
+
+class SiteFound(_Record, tag="site", tag_field="kind"):
+    """A site that was not known before."""
+
+    site: str
+    found_at: int
+    source: str = "seed"  # "seed", or the site whose link led here
+
+
+class SiteEnded(_Record, tag="ended", tag_field="kind"):
+    """An agent gave a site back: finished, or to be gone on with later."""
+
+    site: str
+    ended_at: int
+    finished: bool
+    published: int  # page records of this site so far, over all leases: what the tables must hold
+    known: int  # URLs of the site that were ever accepted
+    over_budget: int = 0  # of these, never fetched since a limit was reached
+    reason: str = ""  # why it ended early, or waits; empty: all done
+
+
+class RunMoment(_Record, tag="run", tag_field="kind"):
+    """An agent's start or end."""
+
+    spider: str
+    started_at: int
+    ended_at: int = 0  # 0: still running
+    reason: str = ""
+    scheduler: str = ""
+
+
+Record = Page | SiteFound | SiteEnded | RunMoment
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The record as JSON, as it stands in the stream's field `r`."""
+    return _encoder.encode(record)
+
+
+def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
+    """A record and its packed out-links from the fields of a stream entry; RecordError if it is none."""
+    version = fields.get(b"v")
+    if version != VERSION:
+        raise RecordError(f"record version {version!r}: wanted {VERSION!r}")
+    try:
+        record = _decoder.decode(fields.get(b"r", b""))
+    except msgspec.MsgspecError as error:
+        raise RecordError(f"{error}: {fields.get(b'r', b'')[:200]!r}") from None
+    links = fields.get(b"l", b"")
+    if len(links) % 8:
+        raise RecordError(f"{len(links)} bytes of links: wanted a multiple of 8")
+    return record, links
+
+
+def hash64(text: str) -> int:
+    """The signed 64-bit hash that stands for a URL or a site in tables and out-links."""
+    return int.from_bytes(_digest(text), "little", signed=True)
+
+
+def pack_links(urls: list[str]) -> bytes:
+    """Canonical URLs as sorted, distinct little-endian 64-bit hashes."""
+    hashes = sorted({int.from_bytes(_digest(url), "little") for url in urls})
+    return b"".join(value.to_bytes(8, "little") for value in hashes)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

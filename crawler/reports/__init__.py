@@ -1,0 +1,1 @@
+"""Reports over the tables: one file is one report, with `figures(engine)` and `text(figures)`."""

@@ -1,0 +1,78 @@
+"""What a crawl found, in a few lines: shown at its end and by `scrapy report summary`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, select
+
+from crawler.store import reading
+from crawler.store.database import transaction
+from crawler.store.tables import fetches
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+# What a status that is no HTTP status means, in words.
+WORDS = {
+    -1: "name not found",
+    -2: "refused",
+    -3: "connect timeout",
+    -4: "head timeout",
+    -5: "body timeout",
+    -6: "connection lost",
+    -7: "TLS",
+    -8: "cut short",
+    -9: "robots.txt",
+    -10: "address refused",
+    -11: "too large",
+    -12: "malformed answer",
+    -13: "other",
+}
+
+
+def figures(engine: Engine, since_ms: int = 0) -> dict[str, Any]:
+    """All that the database holds, and the fetches since a time."""
+    found: dict[str, Any] = dict(reading.summary(engine))
+    with transaction(engine) as connection:
+        chosen = select(func.count(), func.min(fetches.c.fetched_at), func.max(fetches.c.fetched_at))
+        fetched, first, last = connection.execute(chosen.where(fetches.c.fetched_at >= since_ms)).one()
+    seconds = (last - first) / 1000 if fetched and last > first else 0.0
+    return {
+        **found,
+        "fetched": fetched,
+        "seconds": seconds,
+        "pages_per_second": fetched / seconds if seconds else 0.0,
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """The figures as a person reads them."""
+    rows = [
+        ("sites", f"{found['sites']:,}", f"{found['sites_finished']:,} finished"),
+        ("pages", f"{found['stored']:,}", f"{_size(found['bytes'])} of bodies"),
+        ("duplicates", f"{found['duplicates']:,}", "same bytes as another page of the site"),
+        ("redirects", f"{found['redirected']:,}", ""),
+        ("errors", f"{found['failed']:,}", _failures(found["failed_by_status"])),
+        ("denied", f"{found['denied']:,}", "by robots.txt, never fetched"),
+        (
+            "pages/s",
+            f"{found['pages_per_second']:,.1f}",
+            f"{found['fetched']:,} fetched in {found['seconds']:.1f} s",
+        ),
+    ]
+    if found["dead_letters"]:
+        rows.append(("dead letters", f"{found['dead_letters']:,}", "records that could not be stored"))
+    return "\n".join(f"  {name:<12} {number:>9}   {about}".rstrip() for name, number, about in rows)
+
+
+def _failures(by_status: dict[int, int]) -> str:
+    return ", ".join(f"{WORDS.get(status, status)}: {number:,}" for status, number in by_status.items())
+
+
+def _size(number: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number = number / 1000  # type: ignore[assignment]
+    return f"{number:.1f} TB"

@@ -1,0 +1,74 @@
+"""WHICH SITE FIRST: one file per policy. A policy is pure: arrays of sites in, a score per site out.
+
+`get(name)` gives a policy by its name here or by any dotted path; SchedulerError lists the right names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# name -> dotted path. Read without importing a policy, so that a command line is checked at once.
+NAMES = {
+    "random": "crawler.schedulers.random.Random",
+    "sorted": "crawler.schedulers.sorted.Sorted",
+}
+
+
+class SchedulerError(ValueError):
+    """No such policy; says which there are."""
+
+
+@dataclass(frozen=True)
+class SiteView:
+    """What a policy sees of n sites; arrays are read-only."""
+
+    load: np.ndarray  # (n, 24) uint8: the next 24 hours, column 0 = now; 0 idle .. 254 full, 255 unknown
+    pages_per_hour: np.ndarray  # (n,) float32: one slot's pace at load 0
+    pace_cap: np.ndarray  # (n,) float32: pace allowed by the crawl delay
+    remaining: np.ndarray  # (n,) float32: pages still to fetch (estimate); 0 = finished
+    ready: np.ndarray  # (n,) bool: may be worked on in this hour
+    sequence: np.ndarray  # (n,) int64: order of listing
+    slots: int  # sites worked on at a time, over all agents
+    hour_left: float  # share of this hour still to come, 0 .. 1
+    exponent: float = 1.0  # law from load to pace: 1 for loads measured as lost pace, 1.5 for ping tables
+
+
+class SiteScheduler(Protocol):
+    """A policy."""
+
+    def score(self, view: SiteView) -> np.ndarray:
+        """float32 per site, higher = sooner, -inf = not in this hour; the caller takes the top."""
+
+    def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:
+        """Per index of a running site, whether it goes on into this hour."""
+
+
+def get(name: str, **options: Any) -> SiteScheduler:
+    """The policy of this name or dotted path, built with its options; SchedulerError if there is none."""
+    path = check(name)
+    from scrapy.utils.misc import load_object
+
+    return cast("SiteScheduler", load_object(path)(**options))
+
+
+def check(name: str) -> str:
+    """The dotted path that `name` means; SchedulerError if nothing is there."""
+    if name in NAMES:
+        return NAMES[name]
+    module, _, attribute = name.rpartition(".")
+    if module and _exists(module, attribute):
+        return name
+    raise SchedulerError(f"SITE_SCHEDULER is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path")
+
+
+def _exists(module: str, attribute: str) -> bool:
+    from importlib import import_module
+
+    try:
+        return hasattr(import_module(module), attribute)
+    except ImportError:
+        return False

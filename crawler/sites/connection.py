@@ -1,0 +1,104 @@
+"""Connections to Redis or Valkey from scrapy-redis's settings, for agents (asyncio) and coordinators (blocking).
+
+REDIS_URL, REDIS_HOST, REDIS_PORT, REDIS_DB and REDIS_PARAMS mean what scrapy-redis's users know. Two things are
+ours whatever they say: the library's own retries are off (a script that was sent twice is taken twice; callers
+back off themselves), and replies stay bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import redis
+from redis import asyncio as redis_asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from crawler.options import OptionError
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+# What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
+CONNECT_SECONDS = 5
+REPLY_SECONDS = 10
+
+
+def connect(settings: BaseSettings) -> redis_asyncio.Redis:
+    """The asyncio client for agents; no connection is made yet. OptionError where no server is named."""
+    params = _parameters(settings)
+    return cast(
+        "redis_asyncio.Redis", _build(params, redis_cls=redis_asyncio.Redis, retry=AsyncRetry(NoBackoff(), 0))
+    )
+
+
+def connect_blocking(settings: BaseSettings) -> redis.Redis:
+    """The blocking client for coordinators and commands; as `connect` otherwise."""
+    return cast(
+        "redis.Redis", _build(_parameters(settings), redis_cls=redis.Redis, retry=Retry(NoBackoff(), 0))
+    )
+
+
+def is_named(settings: BaseSettings) -> bool:
+    """Whether the settings name a server; if not, the bundled one is meant."""
+    params = settings.getdict("REDIS_PARAMS")
+    return bool(
+        settings.get("REDIS_URL")
+        or settings.get("REDIS_HOST")
+        or {"url", "host", "unix_socket_path", "connection_pool"} & params.keys()
+    )
+
+
+def check(settings: BaseSettings) -> None:
+    """ServerAwayError where the server that the settings name does not answer, or does not let us in."""
+    client = connect_blocking(settings)
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        raise ServerAwayError(
+            f"REDIS_URL {told(settings)} does not answer: {error}; wanted a Redis or Valkey that is up"
+        ) from None
+    finally:
+        client.close()
+
+
+class ServerAwayError(Exception):
+    """The named server cannot be used now."""
+
+
+def told(settings: BaseSettings) -> str:
+    """The server's address for messages, without its password."""
+    params = _parameters(settings)
+    url = str(params.get("url") or "")
+    if "@" in url:
+        scheme, _, rest = url.partition("://")
+        url = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    return url or str(params.get("unix_socket_path") or f"{params.get('host')}:{params.get('port', 6379)}")
+
+
+def _parameters(settings: BaseSettings) -> dict[str, Any]:
+    from scrapy_redis.connection import SETTINGS_PARAMS_MAP
+
+    if not is_named(settings):
+        raise OptionError(
+            "REDIS_URL is empty; wanted the address of a Redis or Valkey, as redis://host:6379/0"
+        )
+    params: dict[str, Any] = {"socket_timeout": REPLY_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+    params.update(settings.getdict("REDIS_PARAMS"))
+    params.update({ours: settings[name] for name, ours in SETTINGS_PARAMS_MAP.items() if settings.get(name)})
+    return params
+
+
+def _build(params: dict[str, Any], **ours: Any) -> object:
+    from scrapy_redis.connection import get_redis
+
+    dropped = {"redis_cls", "retry", "retry_on_timeout", "retry_on_error", "decode_responses"}
+    kept = {name: value for name, value in params.items() if name not in dropped}
+    for name in ("port", "db"):
+        if name in kept:
+            kept[name] = int(kept[name])
+    try:
+        return get_redis(**kept, **ours, decode_responses=False)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"REDIS_URL or REDIS_PARAMS cannot be used: {error}") from None

@@ -1,0 +1,85 @@
+"""What belongs to the crawl: which sites may be queued, which pages of them fetched. Pure; no look-ups outside.
+
+The seeds' hosts are shared between agents through Redis (crawler/agent/agent.py keeps them fresh); this file only
+decides. OptionError names a pattern that is no regular expression.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from crawler.options import OptionError
+from crawler.sites.canonical import host_of
+
+if TYPE_CHECKING:
+    from crawler.options import Options
+
+
+class Scope:
+    """The limits of one crawl."""
+
+    def __init__(self, options: Options) -> None:
+        self.kind = options.scope
+        self._include = _patterns("SCOPE_INCLUDE", options.scope_include)
+        self._exclude = _patterns("SCOPE_EXCLUDE", options.scope_exclude)
+        self._roots: set[str] = set()
+
+    @property
+    def discovers(self) -> bool:
+        """Whether sites found in links can belong to the crawl at all."""
+        return self.kind != "seeds"
+
+    def root(self, site: str) -> str:
+        """What a seed on this site adds to the scope; empty where its kind needs nothing."""
+        if self.kind == "host":
+            return host_of(site)
+        return _registrable(host_of(site)) if self.kind == "domain" else ""
+
+    def widen(self, roots: set[str]) -> None:
+        """Take in what seeds added."""
+        self._roots |= roots
+
+    def has_site(self, site: str) -> bool:
+        """Whether a site found in a link belongs to the crawl."""
+        if self.kind == "any":
+            return True
+        if self.kind == "domain":
+            return _registrable(host_of(site)) in self._roots
+        return self.kind == "host" and any(name in self._roots for name in _above(host_of(site)))
+
+    def has_page(self, url: str) -> bool:
+        """Whether the patterns let this canonical URL be fetched."""
+        if self._include and not any(pattern.search(url) for pattern in self._include):
+            return False
+        return not any(pattern.search(url) for pattern in self._exclude)
+
+
+def _patterns(setting: str, text: str) -> list[re.Pattern[str]]:
+    patterns = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        try:
+            patterns.append(re.compile(line))
+        except re.error as error:
+            raise OptionError(f"{setting} holds {line!r}; wanted a regular expression: {error}") from None
+    return patterns
+
+
+def _above(host: str) -> list[str]:
+    """The host and every suffix of it at a dot: a.b.c, b.c, c."""
+    labels = host.split(".")
+    return [".".join(labels[start:]) for start in range(len(labels))]
+
+
+@lru_cache(maxsize=100_000)
+def _registrable(host: str) -> str:
+    """The domain that somebody registered, by the bundled public suffix list; the host where there is none."""
+    return _suffixes()(host).top_domain_under_public_suffix or host
+
+
+@lru_cache(maxsize=1)
+def _suffixes():  # type: ignore[no-untyped-def]
+    import tldextract
+
+    return tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None, fallback_to_snapshot=True)

@@ -1,0 +1,1 @@
+"""From the results stream to the tables: the bundled server, the stream, coordinators, the database."""

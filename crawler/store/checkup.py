@@ -1,0 +1,210 @@
+"""What could stop or harm a crawl, looked at one by one: server, database, machine, settings.
+
+Every look is a function that gives findings and never raises; one that cannot look says why.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import redis
+
+from crawler.options import OptionError
+from crawler.sites import connection
+from crawler.sites.seeds import names_contact
+from crawler.store import database
+from crawler.store.coordinator import heartbeat_key
+from crawler.store.joining import joined
+from crawler.store.server import ServerError
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+
+    from crawler.options import Options
+
+Grade = Literal["good", "note", "bad"]
+# Less free space than this ends a crawl soon.
+LEAST_FREE_BYTES = 1_000_000_000
+# Descriptors beside one connection per slot: logs, database, Redis, feeds.
+SPARE_DESCRIPTORS = 100
+MOST_CLOCK_SECONDS = 2.0
+# The oldest servers whose streams and scripts do what is needed.
+LEAST_VERSION = (7, 0)
+
+
+class Finding(NamedTuple):
+    """One thing looked at: `bad` harms a crawl, `note` is worth knowing; `advice` says what to do."""
+
+    what: str
+    grade: Grade
+    found: str
+    advice: str = ""
+
+
+def examine(settings: BaseSettings, options: Options) -> list[Finding]:
+    """All findings, in the order of a crawl's needs."""
+    findings: list[Finding] = []
+    for look in (_folder, _space, _descriptors, _user_agent, _server, _database):
+        findings += _safely(look, settings, options)
+    return findings
+
+
+def text(findings: list[Finding]) -> str:
+    """The findings as a person reads them."""
+    marks = {"good": "ok  ", "note": "note", "bad": "BAD "}
+    lines = []
+    for finding in findings:
+        lines.append(f"{marks[finding.grade]}  {finding.what:<14} {finding.found}")
+        if finding.advice:
+            lines.append(f"      {'':<14} -> {finding.advice}")
+    bad = sum(finding.grade == "bad" for finding in findings)
+    lines.append(f"\n{bad} problems" if bad != 1 else "\n1 problem")
+    return "\n".join(lines)
+
+
+def _safely(
+    look: Callable[[BaseSettings, Options], Iterator[Finding]], settings: BaseSettings, options: Options
+) -> list[Finding]:
+    try:
+        return list(look(settings, options))
+    except (ServerError, database.DatabaseError, OptionError, redis.RedisError, OSError) as error:
+        return [Finding(look.__name__.strip("_"), "bad", str(error))]
+
+
+def _folder(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    try:
+        options.var.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=options.var):
+            pass
+    except OSError as error:
+        yield Finding(
+            "VAR_DIR", "bad", f"{options.var}: {error.strerror}", "wanted a folder that can be written"
+        )
+        return
+    yield Finding("VAR_DIR", "good", str(options.var))
+
+
+def _space(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    place = next(path for path in (options.var, *options.var.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    told = f"{free / 1e9:.1f} GB free at {place}"
+    if free < LEAST_FREE_BYTES:
+        yield Finding("disk", "bad", told, f"wanted {LEAST_FREE_BYTES / 1e9:.0f} GB at least")
+    else:
+        yield Finding("disk", "good", told)
+
+
+def _descriptors(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = options.site_slots + SPARE_DESCRIPTORS
+    if 0 <= limit < wanted:
+        yield Finding(
+            "descriptors",
+            "bad",
+            f"limit {limit}",
+            f"wanted {wanted} for SITE_SLOTS {options.site_slots}: ulimit -n {wanted}",
+        )
+    else:
+        yield Finding("descriptors", "good", f"limit {limit}")
+
+
+def _user_agent(settings: BaseSettings, _options: Options) -> Iterator[Finding]:
+    agent = settings["USER_AGENT"]
+    if names_contact(agent):
+        yield Finding("USER_AGENT", "good", agent)
+    else:
+        yield Finding(
+            "USER_AGENT",
+            "note",
+            f"{agent!r} names no contact",
+            "no crawl leaves loopback without one: 'mybot (+https://example.org/bot)'",
+        )
+
+
+def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    with joined(settings, options) as address:
+        client: Any = connection.connect_blocking(settings)
+        try:
+            client.ping()
+        except redis.RedisError as error:
+            yield Finding("Redis", "bad", f"{address}: {error}", "wanted a server that answers at REDIS_URL")
+            return
+        yield from _server_itself(client, address)
+        yield from _coordinators(client, options)
+
+
+def _server_itself(client: Any, address: str) -> Iterator[Finding]:
+    info = client.info()
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info["redis_version"])
+    numbers = tuple(int(part) for part in version.split(".")[:2])
+    grade: Grade = "good" if numbers >= LEAST_VERSION else "bad"
+    yield Finding(
+        "Redis", grade, f"{name} {version} at {address}", "" if grade == "good" else "wanted 7.0 or newer"
+    )
+    policy = info.get("maxmemory_policy", "?")
+    if policy != "noeviction" and info.get("maxmemory", 0):
+        yield Finding(
+            "eviction",
+            "bad",
+            str(policy),
+            "wanted noeviction: an evicted key is a lost site (config set maxmemory-policy noeviction)",
+        )
+    else:
+        yield Finding("eviction", "good", str(policy))
+    if info.get("aof_enabled"):
+        yield Finding("append-only", "good", "on")
+    else:
+        yield Finding(
+            "append-only", "bad", "off", "a restart of the server loses the queue (config set appendonly yes)"
+        )
+    seconds, micros = client.time()
+    off = abs(time.time() - seconds - micros / 1e6)
+    far = off > MOST_CLOCK_SECONDS
+    yield Finding(
+        "clock",
+        "note" if far else "good",
+        f"{off:.1f} s from the server's",
+        "wanted NTP on both machines" if far else "",
+    )
+
+
+def _coordinators(client: Any, options: Options) -> Iterator[Finding]:
+    prefix = heartbeat_key(options.key_prefix, "")
+    alive = [key.decode().removeprefix(prefix) for key in client.scan_iter(match=f"{prefix}*", count=1000)]
+    waiting = client.xlen(f"{options.key_prefix}:{{0}}:results")
+    if alive:
+        yield Finding("coordinator", "good", f"{', '.join(alive)}; {waiting} records wait")
+    elif waiting:
+        yield Finding(
+            "coordinator", "bad", f"none is alive and {waiting} records wait", "start one: scrapy coordinate"
+        )
+    else:
+        yield Finding(
+            "coordinator",
+            "note",
+            "none is alive; nothing waits",
+            "a crawl on one machine starts its own; elsewhere: scrapy coordinate",
+        )
+
+
+def _database(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    engine = database.open_database(options.database)
+    told = database.told(engine.url)
+    if engine.url.get_backend_name() == "sqlite" and not Path(str(engine.url.database)).exists():
+        yield Finding("database", "note", f"{told}: not there yet", "the first coordinator makes it")
+        return
+    version = database.check_version(engine)
+    if version is None:
+        yield Finding("database", "note", f"{told}: no tables yet", "the first coordinator makes them")
+    else:
+        yield Finding("database", "good", f"{told}, tables of version {version}")
+    if engine.url.get_backend_name() == "sqlite" and not os.access(str(engine.url.database), os.W_OK):
+        yield Finding("database", "bad", f"{engine.url.database} cannot be written", "wanted write access")

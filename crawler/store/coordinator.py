@@ -1,0 +1,321 @@
+"""Moves results from the stream into the tables: batch, one transaction, commit, and only then acknowledge.
+
+Hides outages and bad records. A database or Redis that is away is waited for, with pauses that grow to five
+seconds; a record that the database refuses is found by halving its batch and goes to the dead letters with its
+reason, as does an entry that is no record; nothing else is ever skipped. Killed at any moment it loses nothing:
+what was not acknowledged comes again, and is stored once. Several may run at a time.
+
+Raises DatabaseError where the database needs a person, OptionError for a setting, redis.RedisError where the
+server refuses us (password, wrong kind of key).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import redis
+
+from crawler.options import OptionError, Options
+from crawler.records import RecordError, decode
+from crawler.sites.connection import connect_blocking
+from crawler.sites.connection import told as told_redis
+from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
+from crawler.store.stream import Entry, ResultsStream
+from crawler.store.writing import Letter, Stored, bury, store
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+    from sqlalchemy import Engine
+
+logger = logging.getLogger("coordinator")
+T = TypeVar("T")
+
+# Asked whether the coordinator may end; is given a call that tells whether the stream is empty.
+Leave = Callable[[Callable[[], bool]], bool]
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+# How long an idle coordinator waits for a record before it looks at `stop` and `leave` again.
+IDLE_MS = 200
+# A heartbeat lives this long, and is renewed this often.
+HEARTBEAT_MS = 15_000
+BEAT_SECONDS = 3.0
+TELL_SECONDS = 60.0
+
+# Drills set this variable to one of these places; the process kills itself there.
+KILL_VARIABLE = "LOWTIDE_KILL_POINT"
+KILL_POINTS = ("before-commit", "after-commit", "before-acknowledge")
+
+# Answers of a server that is there but cannot work just now: full disk, lost quorum, failing over.
+_PASSING = (
+    "MISCONF",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MASTERDOWN",
+    "LOADING",
+    "READONLY",
+    "OOM",
+    "BUSY ",
+)
+
+
+def heartbeat_key(prefix: str, name: str) -> str:
+    """Where a living coordinator shows itself: JSON, gone 15 s after its last sign of life."""
+    return f"{prefix}:{{0}}:coordinator:{name}"
+
+
+class _StoppedError(Exception):
+    """`stop` was set while the database or Redis was waited for."""
+
+
+class Coordinator:
+    """One coordinator; `run` once.
+
+    `name` is its name in the group and the heartbeat. Give one only where nobody else can have it at the same
+    time: a successor of the same name takes up unacknowledged entries at once, not after LEASE_SECONDS.
+    """
+
+    def __init__(self, settings: BaseSettings, options: Options, *, name: str = "") -> None:
+        _check_kill_point()
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._options = options
+        self._redis_told = told_redis(settings)
+        self._client = connect_blocking(settings)
+        self._stream = ResultsStream(self._client, options.key_prefix, self.name, options.lease_seconds)
+        self._engine: Engine | None = None
+        self._pulse = _Pulse(self._client, options.key_prefix, self.name)
+
+    @property
+    def written(self) -> int:
+        """Records taken in so far, dead letters and repeated ones included."""
+        return self._pulse.written
+
+    def run(self, stop: threading.Event, leave: Leave | None = None) -> None:
+        """Works until `stop` is set (the batch in hand is finished first) or `leave` says so.
+
+        `leave` is asked about every 0.2 s while there is nothing to do.
+        """
+        self._engine = self._open()
+        try:
+            self._patiently(stop, lambda: migrate(self._database))
+            logger.info("%s writes to %s", self.name, told(self._engine.url))
+            reason = self._work(stop, leave)
+        except _StoppedError:
+            reason = "stopped while waiting; what is not stored stays in the stream"
+        finally:
+            self._close()
+        logger.info("%s: %s; %d records stored", self.name, reason, self.written)
+
+    def _open(self) -> Engine:
+        if not self._options.database_url:
+            self._options.var.mkdir(parents=True, exist_ok=True)
+        return open_database(self._options.database)
+
+    def _close(self) -> None:
+        self._database.dispose()
+        with suppress(redis.RedisError):
+            self._stream.close()
+        self._pulse.end()
+        self._client.close()
+
+    @property
+    def _database(self) -> Engine:
+        assert self._engine is not None
+        return self._engine
+
+    def _work(self, stop: threading.Event, leave: Leave | None) -> str:
+        while not stop.is_set():
+            entries = self._patiently(stop, lambda: self._gather(stop))
+            if entries:
+                self._take_in(stop, entries)
+            elif leave is not None and self._patiently(stop, lambda: leave(self._stream.drained)):
+                return "drained and left"
+            self._pulse.beat(lag=_age(entries))
+            self._pulse.tell(self._stream)
+        return "stopped"
+
+    def _gather(self, stop: threading.Event) -> list[Entry]:
+        """A batch: full, or as much as came within BATCH_SECONDS of its first entry; empty when idle."""
+        most = self._options.batch_records
+        entries = self._stream.read(most, IDLE_MS)
+        deadline = time.monotonic() + self._options.batch_seconds
+        while entries and len(entries) < most and not stop.is_set():
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            if left_ms <= 0:
+                break
+            entries += self._stream.read(most - len(entries), min(left_ms, IDLE_MS))
+        return entries
+
+    def _take_in(self, stop: threading.Event, entries: list[Entry]) -> None:
+        self._patiently(stop, lambda: self._store(entries))
+        _kill_at("before-acknowledge")
+        self._patiently(stop, lambda: self._stream.acknowledge([entry.id for entry in entries]))
+        self._pulse.written += len(entries)
+
+    def _store(self, entries: list[Entry]) -> None:
+        try:
+            self._commit(entries)
+        except RowRefused as error:
+            if len(entries) == 1:
+                self._bury(entries[0], str(error))
+                return
+            middle = len(entries) // 2
+            self._store(entries[:middle])
+            self._store(entries[middle:])
+
+    def _commit(self, entries: list[Entry]) -> None:
+        batch, letters = _decoded(entries)
+        with transaction(self._database) as connection:
+            store(connection, batch)
+            bury(connection, letters)
+            _kill_at("before-commit")
+        _kill_at("after-commit")
+        for letter in letters:
+            logger.warning("entry %s is no record, kept in dead_letters: %s", letter.stream_id, letter.reason)
+
+    def _bury(self, entry: Entry, reason: str) -> None:
+        with transaction(self._database) as connection:
+            bury(connection, [Letter(entry.id, reason, entry.fields)])
+        logger.warning("entry %s was refused, kept in dead_letters: %s", entry.id, reason)
+
+    def _patiently(self, stop: threading.Event, call: Callable[[], T]) -> T:
+        """The call's result, tried again while the database or Redis is away; _StoppedError if stopped meanwhile."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                result = call()
+            except (DatabaseAway, redis.RedisError) as error:
+                self._pulse.trouble(self._name_trouble(error), error)
+                if stop.wait(pause):
+                    raise _StoppedError from None
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                self._pulse.over()
+                return result
+
+    def _name_trouble(self, error: DatabaseAway | redis.RedisError) -> str:
+        """What is waited for, by name; raises the error itself where waiting does not help."""
+        if isinstance(error, DatabaseAway):
+            return "the database"
+        if not _passes(error):
+            raise error
+        return f"Redis at {self._redis_told}"
+
+
+class _Pulse:
+    """What others see of a coordinator: its heartbeat in Redis and its lines in the log; never fails."""
+
+    def __init__(self, client: redis.Redis, prefix: str, name: str) -> None:
+        self.written = 0
+        self._client = client
+        self._key = heartbeat_key(prefix, name)
+        self._since = time.time_ns() // 1_000_000
+        self._beat_at = 0.0
+        self._lag = 0.0
+        self._waits_for = ""
+        self._told_at, self._told_written = time.monotonic(), 0
+
+    def beat(self, *, lag: float) -> None:
+        """Renews the heartbeat where it is time; `lag` is the age of the oldest record at hand, in seconds."""
+        self._lag = lag
+        if time.monotonic() >= self._beat_at:
+            self._show()
+
+    def trouble(self, what: str, error: Exception) -> None:
+        """Says once that `what` is waited for."""
+        if self._waits_for != what:
+            logger.warning("waiting for %s, asking every %.0f s: %s", what, LONGEST_PAUSE_SECONDS, error)
+            self._waits_for = what
+        self._show()
+
+    def over(self) -> None:
+        """Says once that it is back."""
+        if self._waits_for:
+            logger.info("%s is back", self._waits_for)
+            self._waits_for = ""
+
+    def tell(self, stream: ResultsStream) -> None:
+        """Once a minute, where something was written: how fast, and how much waits."""
+        passed = time.monotonic() - self._told_at
+        if passed < TELL_SECONDS:
+            return
+        done = self.written - self._told_written
+        self._told_at, self._told_written = time.monotonic(), self.written
+        with suppress(redis.RedisError):
+            if done:
+                logger.info(
+                    "%.0f records/s, %d in the stream, %.1f s behind",
+                    done / passed,
+                    stream.length(),
+                    self._lag,
+                )
+
+    def end(self) -> None:
+        """Takes the heartbeat away."""
+        with suppress(redis.RedisError):
+            self._client.delete(self._key)
+
+    def _show(self) -> None:
+        self._beat_at = time.monotonic() + BEAT_SECONDS
+        sign = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": self._since,
+            "written": self.written,
+            "lag": round(self._lag, 3),
+            "waits_for": self._waits_for,
+        }
+        with suppress(redis.RedisError):
+            self._client.set(self._key, json.dumps(sign), px=HEARTBEAT_MS)
+
+
+def _decoded(entries: list[Entry]) -> tuple[list[Stored], list[Letter]]:
+    batch: list[Stored] = []
+    letters: list[Letter] = []
+    for entry in entries:
+        try:
+            record, links = decode(entry.fields)
+        except RecordError as error:
+            letters.append(Letter(entry.id, str(error), entry.fields))
+        else:
+            batch.append(Stored(entry.id, record, links))
+    return batch, letters
+
+
+def _age(entries: list[Entry]) -> float:
+    if not entries:
+        return 0.0
+    return max(0.0, time.time() - int(entries[0].id.partition("-")[0]) / 1000)
+
+
+def _passes(error: redis.RedisError) -> bool:
+    if isinstance(error, redis.AuthenticationError):
+        return False
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) or str(error).startswith(_PASSING)
+
+
+def _check_kill_point() -> None:
+    wanted = os.environ.get(KILL_VARIABLE, "")
+    if wanted and wanted not in KILL_POINTS:
+        raise OptionError(f"{KILL_VARIABLE} is {wanted!r}; wanted one of {', '.join(KILL_POINTS)}")
+
+
+def _kill_at(point: str) -> None:
+    if os.environ.get(KILL_VARIABLE) == point:
+        _die()
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")

@@ -1,0 +1,319 @@
+"""Opens the database of record, brings its tables to this version, and tells what went wrong with it.
+
+Hides drivers: their pragmas and session settings, and their hundred ways to fail, which become three.
+
+    DatabaseError           cannot be used as it is; a person must act
+      DatabaseAway          refused, cut off, locked or full: the same call may succeed later
+      RowRefused            the database works, but will not take what a statement carried
+
+Every message names DATABASE_URL with the password hidden, what came, and what to do. After any of them the
+transaction is rolled back.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from crawler.store.tables import metadata
+
+# Revisions in the order of time; the last one is what this version writes (migrations/versions).
+KNOWN = ("0001",)
+VERSION_TABLE = "lowtide_version"
+
+# What a lock may take before a statement gives up, in seconds; below the life of a coordinator's heartbeat.
+LOCK_SECONDS = 10
+# What one connection attempt may take, in seconds.
+CONNECT_SECONDS = 10
+# A migration of large tables may take long; another coordinator that starts meanwhile waits this many seconds.
+MIGRATION_SECONDS = 600
+
+_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+_EXTRAS = {"postgresql": "postgres", "mysql": "mariadb", "mariadb": "mariadb"}
+_WANTED = "wanted sqlite:///PATH, postgresql+psycopg://USER@HOST/NAME or mariadb+pymysql://USER@HOST/NAME"
+
+# 8 KiB pages and a late checkpoint: rows in random key order dirty half as many bytes (1.5x faster writes).
+# busy_timeout stands first, so that the switch to WAL already waits for another process that does the same.
+_PRAGMAS = (
+    f"busy_timeout={LOCK_SECONDS * 1000}",
+    "page_size=8192",
+    "journal_mode=WAL",
+    "synchronous=NORMAL",
+    "cache_size=-65536",
+    "wal_autocheckpoint=10000",
+)
+# A silent network must not hold a coordinator for the two hours of TCP's defaults.
+_POSTGRES: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+# Strict, or the server cuts long values with a mere warning.
+_MARIADB: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "read_timeout": MIGRATION_SECONDS,
+    "write_timeout": 60,
+    "charset": "utf8mb4",
+    "init_command": "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), "
+    f"innodb_lock_wait_timeout = {LOCK_SECONDS}",
+}
+
+
+class DatabaseError(Exception):
+    """The database cannot be used as it is."""
+
+
+class DatabaseAway(DatabaseError):  # noqa: N818 - a state that passes, not a fault
+    """The database cannot be reached, is locked or full just now; the same call may succeed later."""
+
+
+class RowRefused(DatabaseError):  # noqa: N818 - the row's fault, not the database's
+    """The database works but refuses a value; leaving out the row that carries it helps."""
+
+
+def told(url: str | URL) -> str:
+    """The database's URL for messages and logs, its password hidden."""
+    if isinstance(url, URL):
+        return url.render_as_string(hide_password=True)
+    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+
+
+def open_database(url: str) -> Engine:
+    """An engine for DATABASE_URL; DatabaseError where the URL or its driver cannot work.
+
+    Connects to nothing yet. `dispose()` it at the end.
+    """
+    parsed = _parse(url)
+    backend = parsed.get_backend_name()
+    try:
+        if backend == "sqlite":
+            engine = create_engine(parsed, connect_args={"timeout": LOCK_SECONDS})
+            event.listen(engine, "connect", _set_pragmas)
+            return engine
+        given = _POSTGRES if backend == "postgresql" else _MARIADB
+        return create_engine(parsed, pool_pre_ping=True, connect_args=given)
+    except NoSuchModuleError:
+        raise DatabaseError(f"DATABASE_URL {told(parsed)}: no such driver; {_WANTED}") from None
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(backend, backend)
+        raise DatabaseError(
+            f"DATABASE_URL {told(parsed)}: its driver {error.name} is missing; pip install 'lowtide[{extra}]'"
+        ) from None
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise DatabaseError(f"DATABASE_URL {told(parsed)}: {error}; {_WANTED}") from None
+
+
+def check_version(engine: Engine) -> str | None:
+    """The revision of the tables; None: there are none yet. DatabaseError for tables that are not ours to touch."""
+    with transaction(engine) as connection:
+        return _revision(connection)
+
+
+def migrate(engine: Engine) -> None:
+    """Makes the tables, or brings them to this version; whoever comes second waits and finds it done.
+
+    DatabaseAway where the database does not answer, DatabaseError for tables of a newer or unknown version.
+    """
+    if check_version(engine) == KNOWN[-1]:
+        return
+    with transaction(engine) as connection, _alone(connection):
+        if _revision(connection) != KNOWN[-1]:
+            _upgrade(connection)
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """One transaction: committed at the end of the block, or rolled back and told as a DatabaseError.
+
+    A ValueError or OverflowError of a driver that cannot encode a value counts as RowRefused.
+    """
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (SQLAlchemyError, ValueError, OverflowError) as error:
+        raise explain(error, engine.url) from error
+
+
+def explain(error: Exception, url: URL) -> DatabaseError:
+    """The one of our three errors that a driver's error means."""
+    kind = _kind(error)
+    cause = getattr(error, "orig", None) or error
+    reason = " ".join(str(cause).split())[:300] or type(cause).__name__
+    advice = {
+        DatabaseAway: "waiting helps, or see to the server",
+        RowRefused: "a value of this row cannot be stored",
+        DatabaseError: "correct DATABASE_URL or the database",
+    }[kind]
+    return kind(f"DATABASE_URL {told(url)}: {reason}; {advice}")
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise DatabaseError(f"DATABASE_URL {told(url)!r} is no database URL; {_WANTED}") from None
+    if "+" not in parsed.drivername:
+        parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    backend = parsed.get_backend_name()
+    if backend != "sqlite" and backend not in _DRIVERS:
+        raise DatabaseError(f"DATABASE_URL {told(parsed)}: {backend} is not supported; {_WANTED}")
+    if backend == "sqlite":
+        _check_file(parsed)
+    return parsed
+
+
+def _check_file(url: URL) -> None:
+    path = url.database or ""
+    if path.startswith("file:"):
+        return
+    if path in ("", ":memory:"):
+        raise DatabaseError(
+            f"DATABASE_URL {told(url)}: a database in memory ends with its process; wanted sqlite:///PATH"
+        )
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise DatabaseError(f"DATABASE_URL {told(url)}: no folder {folder}; make it, or correct the path")
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in _PRAGMAS:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+# --- Versions ---------------------------------------------------------------------------------------------
+
+
+def _revision(connection: Connection) -> str | None:
+    url = told(connection.engine.url)
+    names = set(inspect(connection).get_table_names())
+    if VERSION_TABLE not in names:
+        _refuse_strangers(url, names)
+        return None
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars().all()  # noqa: S608
+    if not found:
+        return None  # a migration that was killed where DDL cannot be rolled back; the next one goes on
+    version = str(found[0])
+    if version not in KNOWN:
+        raise DatabaseError(
+            f"DATABASE_URL {url} holds tables of version {version}; this Lowtide knows {', '.join(KNOWN)}: "
+            "use the Lowtide that made them, or another database"
+        )
+    return version
+
+
+def _refuse_strangers(url: str, names: set[str]) -> None:
+    ours = sorted(names & set(metadata.tables))
+    if ours:
+        raise DatabaseError(
+            f"DATABASE_URL {url} holds a table named {ours[0]} but no {VERSION_TABLE}, so Lowtide did not make it: "
+            "use another database"
+        )
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """Holds off every other migration of this database until the block ends."""
+    kind = connection.dialect.name
+    if kind == "sqlite":
+        # The driver begins no transaction for DDL; begun by hand, all of it commits at once or not at all.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield
+    elif kind == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('lowtide.migrate'))"))
+        yield
+    else:
+        with _named_lock(connection):
+            yield
+
+
+@contextmanager
+def _named_lock(connection: Connection) -> Iterator[None]:
+    name = {"name": f"lowtide.migrate.{connection.engine.url.database}"[:64]}
+    asked = text(f"SELECT GET_LOCK(:name, {MIGRATION_SECONDS - 60})")
+    if connection.execute(asked, name).scalar() != 1:
+        raise DatabaseAway(
+            f"DATABASE_URL {told(connection.engine.url)}: another process is migrating it; wait"
+        )
+    try:
+        yield
+    finally:
+        connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
+
+
+def _upgrade(connection: Connection) -> None:
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # first: importing it logs each of its plugins
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "crawler.store:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+# --- What a driver's error means --------------------------------------------------------------------------
+
+# By SQLite's primary code: busy, locked, out of memory, I/O error, full, locking protocol.
+_SQLITE_AWAY = {5, 6, 7, 10, 13, 15}
+_SQLITE_ROW = {18, 19, 20}  # too big, constraint, type mismatch
+# By the first letters of SQLSTATE: connection, rollback (deadlock), resources, lock, shutdown, I/O, read-only.
+_POSTGRES_AWAY = ("08", "40", "53", "55P03", "57", "58", "25006")
+_POSTGRES_ROW = ("22", "23", "54")
+# PostgreSQL refuses a connection with FATAL; these alone pass by themselves.
+_POSTGRES_PASSING = (
+    "starting up",
+    "shutting down",
+    "recovery",
+    "too many clients",
+    "connection slots",
+    "terminating",
+)
+_MARIADB_AWAY = {
+    *(1020, 1021, 1040, 1042, 1043, 1053, 1114, 1129, 1158, 1159, 1160, 1161, 1180, 1203, 1205, 1213),
+    *(1290, 1317, 1792, 1836, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2055),
+}
+_MARIADB_ROW = {1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366, 1406}
+
+
+def _kind(error: Exception) -> type[DatabaseError]:
+    if not isinstance(error, DBAPIError):
+        return DatabaseError if isinstance(error, SQLAlchemyError) else RowRefused
+    cause = error.orig
+    name = type(cause).__name__
+    if error.connection_invalidated or name == "InterfaceError":
+        return DatabaseAway
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is not None:
+        return _told_by(code & 0xFF, _SQLITE_AWAY, _SQLITE_ROW)
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if state:
+        away, row = str(state).startswith(_POSTGRES_AWAY), str(state).startswith(_POSTGRES_ROW)
+        return DatabaseAway if away else RowRefused if row else DatabaseError
+    if cause is not None and cause.args and isinstance(cause.args[0], int):
+        return _told_by(cause.args[0], _MARIADB_AWAY, _MARIADB_ROW)
+    return _by_class(name, str(cause))
+
+
+def _told_by(code: int, away: set[int], row: set[int]) -> type[DatabaseError]:
+    return DatabaseAway if code in away else RowRefused if code in row else DatabaseError
+
+
+def _by_class(name: str, words: str) -> type[DatabaseError]:
+    """A driver's error without a code: raised on the client's side, or by a refused connection."""
+    if name in ("DataError", "IntegrityError"):
+        return RowRefused
+    if name in ("OperationalError", "ConnectionTimeout"):
+        refused = "FATAL" in words and not any(passing in words for passing in _POSTGRES_PASSING)
+        return DatabaseError if refused else DatabaseAway
+    return DatabaseError

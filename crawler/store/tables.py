@@ -1,0 +1,141 @@
+"""The tables of record, as SQLAlchemy Core sees them; the one place that knows their columns.
+
+Hides the differences of type between SQLite, PostgreSQL and MariaDB: texts compare byte by byte everywhere, no
+column cuts a value short. Nothing here talks to a database: crawler.store.database opens and migrates, writing
+fills, reading asks. A change here needs a new revision in migrations/versions (a test compares the two).
+
+All times are milliseconds since 1970, UTC. NULL means "there is none", never "unknown to us".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects import mysql
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData()
+
+# SQLite numbers rows by itself only where the key is exactly INTEGER.
+_Key = BigInteger().with_variant(Integer(), "sqlite")
+# MariaDB's TEXT ends at 65,535 bytes, its BLOB too; a title or a page's links may be longer.
+_Words: TypeEngine[str] = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+_Long: TypeEngine[str] = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+_Bytes: TypeEngine[bytes] = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+# Names of agents and runs stand in keys, where MariaDB wants a bound.
+_Name = String(191)
+_Word = String(32)
+
+
+def _table(name: str, *parts: Any) -> Table:
+    # Binary collation: /A and /a are two pages, and so are e and é.
+    options: dict[str, Any] = {
+        f"{dialect}_{option}": value
+        for dialect in ("mysql", "mariadb")
+        for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"), ("engine", "InnoDB"))
+    }
+    return Table(name, metadata, *parts, **options)
+
+
+def _filled(name: str, kind: Any, **more: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **more)
+
+
+sites = _table(
+    "sites",
+    # records.hash64 of the site's name: every agent can compute it, and two databases can be merged.
+    Column("site_id", BigInteger, primary_key=True, autoincrement=False),
+    _filled("site", _Words),
+    Column("found_at", BigInteger),  # NULL: its site record has not come yet
+    Column("source", _Words),  # "seed", or the site whose link led here
+    _filled("state", _Word),  # queued (never given back), unfinished, finished
+    _filled("published", BigInteger),  # page records over all leases: what `pages` must hold
+    _filled("known", BigInteger),  # URLs ever accepted
+    _filled("over_budget", BigInteger),  # of these, left out since a limit was reached
+    Column("ended_at", BigInteger),  # when an agent last gave it back, on the agent's clock; NULL: never
+    Column("reason", _Words),  # why it ended early; NULL: all done, or never ended
+    # Place in the stream of the record that set state, published, known: agents' clocks do not agree, the
+    # stream's order is the true one.
+    Column("ended_entry", BigInteger),
+)
+
+pages = _table(
+    "pages",
+    # In order of arrival: with a hash as the key every row would dirty a leaf of its own.
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("site_id", BigInteger),
+    _filled("url_hash", BigInteger),  # records.hash64 of url
+    _filled("url", _Words),  # canonical; begins with the site's name, the rest is the path
+    _filled("state", _Word),  # paper 001's life-cycle: init, visited, no_response_1, no_response_2, dead
+    _filled("outcome", _Word),  # how the last turn ended: records.PageOutcome
+    _filled("status", Integer),  # HTTP status; negative: no answer came (crawler.agent.errors)
+    _filled("depth", Integer),  # links from the site's first page
+    _filled("tries", Integer),
+    Column("error", _Words),  # one line for people
+    _filled("size", BigInteger),  # bytes of the body, decoded
+    _filled("latency_ms", Integer),
+    Column("sha256", String(64)),  # hex, over the body's bytes: the form every load file takes
+    Column("duplicate_of", _Words),  # canonical URL of the page of this site with the same bytes
+    Column("redirect", _Words),  # canonical URL the answer points to
+    Column("content_type", _Words),
+    Column("title", _Words),
+    Column("description", _Words),
+    _filled("fetched_at", BigInteger),  # on the agent's clock; a row gives way to a newer one only
+    # Sorted little-endian 64-bit hashes of the out-links. Last, so that whoever does not ask for it reads none
+    # of its bytes.
+    Column("links", _Bytes),
+    UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
+)
+
+# Every turn of every page, never overwritten: what an agent says it did can be compared as a set.
+fetches = _table(
+    "fetches",
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("agent", _Name),
+    _filled("run", _Name),
+    _filled("seq", BigInteger),  # the record's number in its run; other kinds of records have theirs too
+    _filled("site_id", BigInteger),
+    _filled("url_hash", BigInteger),
+    _filled("fetched_at", BigInteger),
+    _filled("status", Integer),
+    _filled("outcome", _Word),
+    _filled("size", BigInteger),
+    _filled("latency_ms", Integer),
+    UniqueConstraint("agent", "run", "seq", name="fetches_record"),
+)
+
+runs = _table(
+    "runs",
+    Column("agent", _Name, primary_key=True),
+    Column("run", _Name, primary_key=True),
+    _filled("spider", _Words),
+    _filled("scheduler", _Words),
+    _filled("started_at", BigInteger),
+    Column("ended_at", BigInteger),  # NULL: running, or killed
+    Column("reason", _Words),
+)
+
+# What could not be stored, and why; loses nothing, so that it can be put back.
+dead_letters = _table(
+    "dead_letters",
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("stream_id", String(64)),
+    _filled("received_at", BigInteger),
+    _filled("reason", _Words),
+    # JSON object of the entry's fields; one that is no UTF-8 as {"base64": "…"}.
+    _filled("fields", _Long),
+    UniqueConstraint("stream_id", name="dead_letters_entry"),
+)
+
+QUEUED, UNFINISHED, FINISHED = SITE_STATES = ("queued", "unfinished", "finished")

@@ -1,0 +1,176 @@
+"""Several agents on one machine, and one place that watches them (paper 001's mediator).
+
+Starts N agents, starts a killed one again with growing pauses, and says so; passes a first SIGINT or SIGTERM on as
+a clean drain and ends everything at once on a second. If the supervisor itself dies, its agents drain and end. The
+coordinator is no child of it: the agents see to that (crawler/store/local.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+logger = logging.getLogger("supervisor")
+
+# Exit codes of an agent that will not do better if it is started again: wrong call, or nothing can be stored.
+FINAL_CODES = (0, 2, 3)
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+# An agent that ran this long has recovered: its next death counts as the first.
+HEALTHY_SECONDS = 60.0
+# Deaths in a row after which an agent is given up.
+MOST_DEATHS = 6
+LOOK_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """One agent process, started again when it is killed."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self.code: int | None = None  # of the last end, once it is final
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deaths = 0
+        self._started = 0.0
+        self._not_before = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether it ended and is not started again."""
+        return self.code is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process; None where none runs."""
+        return self._process.pid if self._process else None
+
+    def look(self, now: float, *, stopping: bool) -> None:
+        """Start it, or see whether it has ended."""
+        if self.over:
+            return
+        if self._process is None:
+            if stopping:
+                self.code = 0
+            elif now >= self._not_before:
+                self._start(now)
+            return
+        code = self._process.poll()
+        if code is not None:
+            self._process = None
+            self._ended(code, now, stopping=stopping)
+
+    def send(self, number: int) -> None:
+        """A signal to the process, if it runs."""
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _start(self, now: float) -> None:
+        self._started = now
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_end_with_parent
+        )
+
+    def _ended(self, code: int, now: float, *, stopping: bool) -> None:
+        if code in FINAL_CODES or stopping:
+            self.code = code
+            return
+        self._deaths = 1 if now - self._started > HEALTHY_SECONDS else self._deaths + 1
+        if self._deaths >= MOST_DEATHS:
+            logger.error(
+                "%s ended with %s for the %dth time in a row; it is given up",
+                self.name,
+                _told(code),
+                self._deaths,
+            )
+            self.code = code
+            return
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._deaths - 1), LONGEST_PAUSE_SECONDS)
+        self._not_before = now + pause
+        logger.warning("%s ended with %s; it is started again in %.1f s", self.name, _told(code), pause)
+
+
+class Supervisor:
+    """Runs children until all are over."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.children = list(children)
+        self._signals = 0
+        self._wake = threading.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal asked for the end."""
+        return self._signals > 0
+
+    def run(self, after: Callable[[], bool] = lambda: True) -> int:
+        """Until every child is over and `after` says yes; the highest exit code, 1 for a death by signal."""
+        previous = {number: signal.signal(number, self._signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while not (self._look() and after()):
+                self._wake.wait(LOOK_SECONDS)
+                self._wake.clear()
+                if self._signals > 1 and all(child.over for child in self.children):
+                    break
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        codes = [child.code or 0 for child in self.children]
+        return max((code if code >= 0 else 1 for code in codes), default=0)
+
+    def _look(self) -> bool:
+        now = time.monotonic()
+        for child in self.children:
+            child.look(now, stopping=self.stopping)
+        return all(child.over for child in self.children)
+
+    def _signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            logger.info(
+                "%s: the agents finish their pages in flight and end; once more ends at once", _name(number)
+            )
+        for child in self.children:
+            child.send(signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
+        self._wake.set()
+
+
+def agent_command(spider: str, arguments: Sequence[str]) -> list[str]:
+    """The command line of one agent."""
+    return [sys.executable, "-m", "scrapy", "crawl", spider, *arguments]
+
+
+def numbered_file(uri: str, number: int) -> str:
+    """A feed's file for one of several agents: items.jsonl -> items-2.jsonl."""
+    head, dot, tail = uri.rpartition(".")
+    if "/" in tail or not dot or not head:
+        return f"{uri}-{number}"
+    return f"{head}-{number}.{tail}"
+
+
+def _end_with_parent() -> None:
+    """In the child: drain and end when the supervisor dies, however it dies (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() == 1:
+            os._exit(1)
+
+
+def _told(code: int) -> str:
+    return f"signal {_name(-code)}" if code < 0 else f"code {code}"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

