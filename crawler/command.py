@@ -68,9 +68,24 @@ def quieten(settings: BaseSettings) -> None:
             logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
 
 
+def without_queue(settings: BaseSettings) -> None:
+    """For commands that fetch a page by hand: Scrapy's own scheduler, no server, no coordinator; our downloads."""
+    settings.set("SCHEDULER", "scrapy.core.scheduler.Scheduler", priority="cmdline")
+    extensions = {**settings.getdict("EXTENSIONS"), "crawler.store.local.LocalServer": None}
+    settings.set("EXTENSIONS", extensions, priority="cmdline")
+
+
 def print_json(figures: Any) -> None:
     """Figures for scripts: one JSON document on standard output."""
     print(json.dumps(figures, indent=2, default=str))
+
+
+def _foreseen() -> tuple[type[Exception], ...]:
+    """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
+    from crawler.store.database import DatabaseError
+    from crawler.store.server import ServerError
+
+    return (CommandError, our_options.OptionError, ServerError, DatabaseError)
 
 
 class LowtideCommand(ScrapyCommand):
@@ -94,7 +109,7 @@ class LowtideCommand(ScrapyCommand):
         """Do the work; an error that was foreseen becomes one line and exit code 1."""
         try:
             self.exitcode = self.work(args, opts) or 0
-        except CommandError as error:
+        except _foreseen() as error:
             self.fail(str(error))
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int | None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from urllib.parse import quote
 
 import msgspec
 
@@ -37,7 +38,7 @@ class OptionError(ValueError):
 class Options(msgspec.Struct, frozen=True, rename=str.upper):
     """Every setting of ours, as the crawl uses it. What each is for: settings/base.py."""
 
-    var_dir: str
+    var_dir: Annotated[str, msgspec.Meta(min_length=1)]
     redis_url: str
     database_url: str
     key_prefix: str
@@ -46,6 +47,9 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     site_slots: AtLeast1
     site_queue_size: AtLeast1
     sites_per_address: AtLeast1
+    shared_address_after: AtLeast1
+    sites_per_shared_address: AtLeast1
+    find_aliases: bool
     hour_seconds: SomeSeconds
     lease_seconds: Annotated[float, msgspec.Meta(ge=1)]
     when_idle: Literal["stop", "wait"]
@@ -58,6 +62,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     max_pages_per_site: AtLeast0
     max_depth: AtLeast0
     max_links_per_page: AtLeast1
+    download_delay: Seconds
     max_tries: AtLeast1
     retry_delay_seconds: Seconds
     max_crawl_delay_seconds: Seconds
@@ -85,7 +90,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     @property
     def database(self) -> str:
         """The database's URL; SQLite below VAR_DIR where DATABASE_URL is empty."""
-        return self.database_url or f"sqlite:///{self.var / 'crawl.db'}"
+        return self.database_url or f"sqlite:///{quote(str(self.var / 'crawl.db'))}"
 
     @property
     def works(self) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
         raise RecordError(f"record version {version!r}: wanted {VERSION!r}")
     try:
         record = _decoder.decode(fields.get(b"r", b""))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{error}: {fields.get(b'r', b'')[:200]!r}") from None
     links = fields.get(b"l", b"")
     if len(links) % 8:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 
 logger = logging.getLogger("supervisor")
@@ -77,7 +78,10 @@ class Child:
     def _start(self, now: float) -> None:
         self._started = now
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_end_with_parent
+            self._command,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=partial(_end_with_parent, os.getpid()),
         )
 
     def _ended(self, code: int, now: float, *, stopping: bool) -> None:
@@ -157,11 +161,11 @@ def numbered_file(uri: str, number: int) -> str:
     return f"{head}-{number}.{tail}"
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     """In the child: drain and end when the supervisor dies, however it dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() == 1:
+        if os.getppid() != parent:
             os._exit(1)
 
 

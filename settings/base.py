@@ -48,15 +48,23 @@ WALK_AGAIN = False
 
 # --- Order and hours --------------------------------------------------------------------------------------
 
-# The policy that orders the sites (`--scheduler`): a name from crawler/schedulers or a dotted path.
+# The policy that orders the sites (`--scheduler`): a name from crawler/schedulers or a dotted path. No effect yet:
+# checked at start and written into `runs`, but nothing plans the hours; sites are taken in the order of listing.
 SITE_SCHEDULER = "random"
-# Sites one agent works on at a time. One connection each: this is also the most open connections.
+# Sites one agent works on at a time. One connection each, and CONCURRENT_REQUESTS of them at most.
 SITE_SLOTS = 64
-# Sites that one hour's list holds at most; refilled at low water, so it bounds memory and not the crawl.
+# Sites that one hour's list holds at most; refilled at low water, so it bounds memory and not the crawl. No
+# effect yet: nothing plans the hours.
 SITE_QUEUE_SIZE = 100_000
 # Sites on one network address that are worked on at a time, over all agents: names are cheap, servers are not.
 SITES_PER_ADDRESS = 4
-# Length of an hour. Shortened only by tests, benchmarks and demonstrations.
+# An address for which this many sites had to wait is a shared front end (a hosting company's, a CDN's), not one
+# server; it gets the limit below instead.
+SHARED_ADDRESS_AFTER = 100
+SITES_PER_SHARED_ADDRESS = 32
+# Whether a site whose root page and address are those of an earlier site is left out as its alias.
+FIND_ALIASES = True
+# Length of an hour. Shortened only by tests, benchmarks and demonstrations. No effect yet: nothing plans the hours.
 HOUR_SECONDS = 3600.0
 
 # --- Leases -----------------------------------------------------------------------------------------------
@@ -66,7 +74,8 @@ HOUR_SECONDS = 3600.0
 LEASE_SECONDS = 30.0
 # What an agent does when no site is left: `stop`, or `wait` for seeds that arrive later.
 WHEN_IDLE = "stop"
-# Works an agent does beside its spider's own, comma-separated (`--with recheck,revive`).
+# Works an agent does beside its spider's own, comma-separated (`--with recheck,revive`). No effect yet: `site` is
+# the only work there is.
 WITH_WORKS = ""
 
 # --- Manners ----------------------------------------------------------------------------------------------
@@ -153,7 +162,7 @@ DOWNLOAD_VERIFY_CERTIFICATES = True
 # slot that holds nothing back.
 CONCURRENT_REQUESTS = 64
 DOWNLOAD_SLOTS = {"agent": {"concurrency": 1000, "delay": 0.0, "jitter": 0.0}}
-# One item at a time: pages yield few items, and a pool of 100 tasks per answer costs over 1 CPU-ms.
+# One item at a time: pages yield few items, and a pool of 100 tasks costs 0.2 CPU-ms per answer and more per item.
 CONCURRENT_ITEMS = 1
 # The agent reads and obeys robots.txt itself (5xx = nothing is allowed, crawl delay, cached per site).
 ROBOTSTXT_OBEY = False
@@ -173,6 +182,7 @@ DOWNLOADER_MIDDLEWARES = {
     "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
     "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
     "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
+    "crawler.agent.own_robots.OwnRobots": 100,
     "crawler.agent.redirects.OwnRedirects": 600,
 }
 # Scope, length and depth are the frontier's business; referrers tell strangers where one came from.

@@ -1,4 +1,4 @@
-"""What all tests share: a fresh Valkey, fresh databases, and no silent skips where services are required."""
+"""What all tests share: fresh servers, databases and VAR_DIRs, and no silent skips where services are required."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.crawling import Place
 from tests.databases import fresh_database
 from tests.servers import RunningServer, start_valkey
 
@@ -47,6 +48,13 @@ def valkey(tmp_path: Path) -> Iterator[RunningServer]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A VAR_DIR of the test's own for real commands; nothing of theirs may be left at its end."""
+    with Place(tmp_path) as own:
+        yield own
 
 
 @pytest.fixture

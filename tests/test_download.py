@@ -41,8 +41,10 @@ from scrapy.utils.test import get_crawler
 
 from crawler import options
 from crawler.agent import errors
-from crawler.agent.download import Attempt, CurlDownloadHandler, wire_of
+from crawler.agent.download import CurlDownloadHandler
 from crawler.agent.names import Names
+from crawler.agent.transfer import Attempt
+from crawler.agent.wire import wire_of
 from settings import base
 from tests.raw_server import (
     Exchange,

@@ -13,6 +13,7 @@ import heapq
 import itertools
 import logging
 import os
+import random
 import socket
 import time
 from collections import deque
@@ -54,6 +55,8 @@ INLET_SECONDS = 1.0
 STALE_SHARE = 0.8
 # How long an ending agent tries to tell Redis what it has.
 PARTING_SECONDS = 15.0
+# A rest is up to this share longer than its rule says.
+REST_SPREAD = 0.1
 # Sites beyond its fair share that an agent keeps, and pages left that make a site worth moving to another.
 LEAST_SURPLUS = 2
 LEAST_PENDING = 10
@@ -79,7 +82,7 @@ class Agent:
         self._names = names
         self._wake = wake
         self._client = connection.connect(crawler.settings)
-        self.queue = SiteQueue(self._client, options.key_prefix, options.lease_seconds)
+        self.queue = SiteQueue(self._client, options)
         self.outbox = Outbox(self.queue, self.name, self.run, options.spool_records, self._slot_left)
         self.seeding = Seeding(
             self._client, self.queue, options, self.scope, self.outbox, crawler.settings["USER_AGENT"]
@@ -88,6 +91,8 @@ class Agent:
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
         self._tie = itertools.count()
         self._renewed = 0.0
+        self._server_ahead = 0.0  # the server's clock beyond ours that counts suspension
+        self._rejoining = asyncio.Lock()
         self._paused = False  # the results stream is too long
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -97,6 +102,7 @@ class Agent:
         self._asked_for: set[str] = set()  # sites this agent has queued or seen refused
         self._share = 1  # sites that the next lease call may ask for by fairness
         self._told_away = False
+        self._orphans: dict[str, str] = {}  # held by the server's account only: site -> token
         self._closing: asyncio.Task[None] | None = None
 
     # --- life ---
@@ -129,13 +135,14 @@ class Agent:
             prefix = self.options.key_prefix
             raise PrefixTakenError(
                 f"KEY_PREFIX {prefix!r} holds the crawl of spider {holder!r}, not of {spider!r}; wanted a prefix of "
-                f"its own (-s KEY_PREFIX={spider}), or `scrapy queue reset` if that crawl is no longer wanted"
+                f"its own (-s KEY_PREFIX={spider})"
             )
 
     async def close(self, spider: Spider, reason: str) -> None:
         """Give everything back; what cannot be told within PARTING_SECONDS is left to the next holder."""
         await self._stop_loops()
         for slot in list(self._slots.values()):
+            slot.in_flight = 0  # the engine is closed: no answer comes any more
             if slot.live:
                 self._end(slot, "returned")
         try:
@@ -198,8 +205,13 @@ class Agent:
             "spider": spider,
             "slots": self.options.site_slots,
         }
-        await self.queue.join(self.name, about)
-        self._renewed = _boottime()
+        before = _boottime()
+        self._server_ahead = await self.queue.join(self.name, about) / 1000 - before
+        self._renewed = before
+
+    def _server_time(self) -> float:
+        """Seconds since 1970 on the server's clock: this machine's own may be an hour off."""
+        return _boottime() + self._server_ahead
 
     async def _persist(self, loop: Callable[[str], Awaitable[None]], seeds: str) -> None:
         """Run a loop for ever: a server that is away is waited for, anything else ends the crawl."""
@@ -234,20 +246,22 @@ class Agent:
             logger.warning("Redis is back")
 
     async def _rejoin(self) -> None:
-        """The session was swept: all sites are others' now."""
-        logger.warning(
-            "this agent was silent for too long and lost its %d sites; it starts over", len(self._slots)
-        )
-        for slot in list(self._slots.values()):
-            self.outbox.drop(slot)
+        """The session was swept: all sites are others' now. Several loops may hear of it; the first one acts."""
         assert self.crawler.spider
-        await self._persist_join(self.crawler.spider.name)
-
-    async def _persist_join(self, spider: str) -> None:
-        try:
-            await self._join(spider)
-        except (RedisError, OSError) as error:
-            self._say_away(error)
+        async with self._rejoining:
+            try:
+                with suppress(SessionGoneError):
+                    await self.queue.renew(self.name, self.pages)
+                    return
+                logger.warning(
+                    "this agent was silent for too long and lost its %d sites; it starts over",
+                    len(self._slots),
+                )
+                for slot in list(self._slots.values()):
+                    self.outbox.drop(slot)
+                await self._join(self.crawler.spider.name)
+            except (RedisError, OSError) as error:
+                self._say_away(error)
 
     def _give_up(self, reason: str) -> None:
         """Close the crawl with this reason; the engine's own end (`ended`) would call it finished."""
@@ -263,8 +277,8 @@ class Agent:
             self._say_back()
             for site in stop:
                 self._stop_site(site)
-            depth = await self.queue.depth()
-            self._watch_stream(depth)
+            self._watch_stream(await self.queue.depth())
+            await self._find_orphans()
             await self.seeding.refresh_scope()
             await self._pause(self.options.lease_seconds / 3)
 
@@ -288,7 +302,6 @@ class Agent:
             await self._pause(INLET_SECONDS)
 
     async def _lease_loop(self, _seeds: str) -> None:
-        await self._adopt()
         while not self._stop.is_set():
             self._lease_now.clear()
             got = await self._lease()
@@ -303,18 +316,22 @@ class Agent:
             await asyncio.wait_for(self._lease_now.wait(), ASK_SECONDS)
 
     async def _lease(self) -> int:
-        free = self.options.site_slots - sum(slot.live for slot in self._slots.values())
-        if free <= 0 or self.outbox.full:
+        if self.outbox.full:
             return 0
-        wanted = min(free, LEASE_AT_A_TIME, max(1, self._share))
-        hour = int(time.time() // self.options.hour_seconds)
-        hand = await self.queue.lease(self.name, "site", wanted, self.options.sites_per_address, hour)
+        free = self.options.site_slots - sum(slot.live for slot in self._slots.values())
+        # With no slot free it asks for none, and yet hears of dead agents' sites and of agents that have too few.
+        wanted = max(0, min(free, LEASE_AT_A_TIME, max(1, self._share)))
+        hour = int(self._server_time() // self.options.hour_seconds)
+        hand = await self.queue.lease(self.name, "site", wanted, hour)
         everything = hand.ready + hand.leased
         held = sum(slot.live for slot in self._slots.values()) + len(hand.sites)
         # What is fair now bounds the next call; an agent that has its share asks for one more at each look only,
         # so that the first to come does not take all there is and yet no slot idles.
         self._share = -(-everything // max(1, hand.agents)) - held
-        await asyncio.gather(*map(self._take_up, hand.sites))
+        taken = await asyncio.gather(*map(self._take_up, hand.sites), return_exceptions=True)
+        for error in taken:
+            if isinstance(error, BaseException):
+                raise error  # what was not taken up is found as an orphan
         if not hand.ready:
             self._share_out(-self._share)
         return len(hand.sites)
@@ -329,36 +346,52 @@ class Agent:
         for slot in worth[:surplus]:
             self._end(slot, "returned", reason="shared out")
 
-    async def _adopt(self) -> None:
-        """After a lost reply the server may hold sites for us that we do not know: give them back."""
-        for site, token in (await self.queue.held(self.name)).items():
-            if site not in self._slots:
-                await self.queue.leave(self.name, Leased(site, token, True, None), "returned")
+    async def _find_orphans(self) -> None:
+        """Sites that the server says are ours and that we do not know, twice in a row: a lease's reply was lost.
+
+        Once is no proof: a reply may be on its way.
+        """
+        unknown = {
+            site: token
+            for site, token in (await self.queue.held(self.name)).items()
+            if site not in self._slots
+        }
+        for site, token in unknown.items():
+            if self._orphans.get(site) == token:
+                # Refused where it went its way meanwhile.
+                with suppress(StaleLeaseError):
+                    await self.queue.leave(self.name, Leased(site, token, True, None), "returned")
+        self._orphans = unknown
 
     # --- sites ---
 
     async def _take_up(self, leased: Leased) -> None:
         """Make a slot of a leased site: its checkpoint, its address, its place among the ready."""
-        entries, paths = await self.queue.checkpoint(leased.site)
-        frontier = self._frontier(leased.site, entries)
+        entries, paths, budget = await self.queue.checkpoint(leased.site) if leased.more else ([], [], None)
+        frontier = self._frontier(leased.site, entries, budget)
         frontier.add(
             itertools.chain.from_iterable(text.split("\n") for text in paths) if paths else ("/",), 0
         )
         slot = Slot(leased, frontier, len(paths), self.crawler.settings.getfloat("DOWNLOAD_DELAY"))
         self._slots[leased.site] = slot
-        if not await self._find_place(slot):
-            return
+        try:
+            if not await self._find_place(slot):
+                return
+        except BaseException:
+            self._slots.pop(leased.site, None)  # nobody would ever turn to it; so it is found as an orphan
+            raise
         self._push(slot, asyncio.get_running_loop().time())
         self._wake()
 
-    def _frontier(self, site: str, entries: list[bytes]) -> Frontier:
-        options = self.options
-        frontier = Frontier(options.max_pages_per_site, options.max_depth)
+    def _frontier(self, site: str, entries: list[bytes], budget: int | None) -> Frontier:
+        pages = self.options.max_pages_per_site if budget is None else budget
+        frontier = Frontier(pages, self.options.max_depth)
         try:
             frontier.restore(entries)
         except CheckpointError as error:
             logger.warning("%s: its checkpoint cannot be read (%s); the site begins anew", site, error)
-            return Frontier(options.max_pages_per_site, options.max_depth)
+            frontier = Frontier(pages, self.options.max_depth)
+            frontier.replace_checkpoint()
         return frontier
 
     async def _find_place(self, slot: Slot) -> bool:
@@ -369,13 +402,14 @@ class Agent:
             # Whatever is wrong with the name, the fetch will meet it too and record it.
             logger.debug("%s: %s", slot.site, error)
             return True
+        slot.address = address
         try:
-            placed = await self.queue.locate(self.name, slot.leased, address, self.options.sites_per_address)
+            placed = await self.queue.locate(self.name, slot.leased, address)
         except StaleLeaseError:
             self.outbox.drop(slot)
             return False
         if not placed:
-            slot.parked_at = address
+            slot.detail = address
             self._end(slot, "parked")
         return placed
 
@@ -385,9 +419,18 @@ class Agent:
 
     def _end(self, slot: Slot, ending: Any, reason: str = "", due_ms: int = 0) -> None:
         slot.ending, slot.reason, slot.due_ms = ending, reason or slot.reason, due_ms
+        self._keep_distance(slot)
         self.outbox.end(slot)
         self._flush_now.set()
         self._lease_now.set()
+
+    def _keep_distance(self, slot: Slot) -> None:
+        """Whoever holds a returned site next asks it no earlier than this agent would have."""
+        seconds = max(slot.due, slot.started_at + slot.delay) - asyncio.get_running_loop().time()
+        if slot.ending == "returned" and slot.started_at and seconds > 0:
+            slot.due_ms = int((self._server_time() + seconds) * 1000)
+            if seconds > KEEP_SECONDS:
+                slot.ending = "later"
 
     def _slot_left(self, slot: Slot) -> None:
         """Called by the outbox: the slot was given back, lost, or goes on with paths given meanwhile."""
@@ -400,7 +443,7 @@ class Agent:
 
     async def _reload(self, slot: Slot) -> None:
         try:
-            _, paths = await self.queue.checkpoint(slot.site)
+            _, paths, _ = await self.queue.checkpoint(slot.site)
         except (RedisError, OSError) as error:
             self._say_away(error)
             self._end(slot, "returned")
@@ -423,8 +466,9 @@ class Agent:
         if not self._may_fetch():
             return None
         while self._ready and self._ready[0][0] <= now:
-            slot = heapq.heappop(self._ready)[2]
-            if slot.live and not slot.in_flight:
+            due, _, slot = heapq.heappop(self._ready)
+            # An entry older than the slot's last word on when it is due counts for nothing.
+            if slot.live and not slot.in_flight and due == slot.due:
                 return slot
         return None
 
@@ -440,25 +484,30 @@ class Agent:
         """A request of this slot has ended, or was not needed: find when it is asked next, or that it is finished."""
         if not slot.live or slot.in_flight:
             if slot.ending is not None:
+                self._keep_distance(slot)
                 self._flush_now.set()
             return
         now = asyncio.get_running_loop().time()
         due = now if slot.own_requests else slot.frontier.next_due(now)
         if due is None:
-            self._end(slot, "finished")
+            if not slot.parsing:
+                self._end(slot, "finished")
             return
         due = max(due, slot.started_at + slot.delay)
         if slot.due > now:  # the site rests
             due = max(due, slot.due)
         if due - now > KEEP_SECONDS:
-            self._end(slot, "later", slot.reason, _now_ms() + int((due - now) * 1000))
+            self._end(slot, "later", slot.reason, int((self._server_time() + due - now) * 1000))
         else:
             self._push(slot, due)
             self._wake()
 
     def rest(self, slot: Slot, seconds: float | None, reason: str) -> None:
         """Leave the site alone for a while; None: as long as its record of failures asks."""
-        seconds = rest_of(slot.frontier.strikes) if seconds is None else min(seconds, LONGEST_REST_SECONDS)
+        if seconds is None:
+            # Spread, so that sites that failed together do not come back together.
+            seconds = rest_of(slot.frontier.strikes) * random.uniform(1.0, 1.0 + REST_SPREAD)
+        seconds = min(seconds, LONGEST_REST_SECONDS)
         slot.frontier.strikes += 1
         slot.reason = reason
         slot.due = asyncio.get_running_loop().time() + seconds
@@ -471,6 +520,11 @@ class Agent:
         if len(self.outbox) >= self.options.flush_records:
             self._flush_now.set()
 
+    def ask_for_alias(self, slot: Slot, sha256: str) -> None:
+        """The site's root page is loaded: is it another site's under this name? Asked with the next flush, soon."""
+        slot.root = f"{slot.address} {sha256[:16]}"
+        self._flush_now.set()
+
     def discover(self, site: str, paths: list[str]) -> None:
         """A link leads to another site: it is queued with the next flush, if the scope has it."""
         if site in self._asked_for or not self.scope.discovers or not self.scope.has_site(site):
@@ -480,11 +534,11 @@ class Agent:
         self._asked_for.add(site)
         self._found[site] = paths[:4]
 
-    def hold(self, slot: Slot, request: Any) -> None:
+    def hold(self, slot: Slot, request: Any, *, first: bool = False) -> None:
         """Keep a user's own request to a site in hand until the site's delay allows it."""
         if slot.own_requests is None:
             slot.own_requests = deque()
-        slot.own_requests.append(request)
+        (slot.own_requests.appendleft if first else slot.own_requests.append)(request)
         self.settle(slot)
 
     def slot_of(self, site: str) -> Slot | None:
@@ -511,9 +565,19 @@ class Agent:
             raise
         self._lease_now.set()
 
+    def may_send(self, slot: Slot) -> bool:
+        """Asked when a connection is there and the request about to leave: the process may have slept since its turn.
+
+        From this moment the site's delay counts, not from the turn.
+        """
+        slot.started_at = asyncio.get_running_loop().time()
+        return not slot.lost and self._leases_hold()
+
     def _may_fetch(self) -> bool:
-        fresh = _boottime() - self._renewed < STALE_SHARE * self.options.lease_seconds
-        return fresh and not self._paused and not self.outbox.full
+        return self._leases_hold() and not self._paused and not self.outbox.full
+
+    def _leases_hold(self) -> bool:
+        return _boottime() - self._renewed < STALE_SHARE * self.options.lease_seconds
 
     def _watch_stream(self, depth: Depth) -> None:
         most = self.options.stream_max_records
@@ -549,13 +613,17 @@ class Agent:
             )
             self._give_up("no_seeds")
             return
+        if not self.pages and not depth.later:
+            logger.info(
+                "nothing was left to do: %d sites are finished; --again walks them anew", depth.finished
+            )
         if depth.later:
             waiting = await self.queue.due("site", NAMED_AT_THE_END)
             logger.info(
                 "%d sites wait until later and go on in the next run: %s", depth.later, _listed(waiting)
             )
         if depth.paused:
-            logger.info("%d sites are paused (`scrapy site resume`)", depth.paused)
+            logger.info("%d sites are paused and stay so", depth.paused)
         self.ended = True
         self._wake()
 
@@ -564,9 +632,10 @@ class PrefixTakenError(Exception):
     """Another spider's crawl lives under this key prefix."""
 
 
-def _listed(waiting: list[tuple[str, int]]) -> str:
-    return ", ".join(
-        f"{site} ({time.strftime('%H:%M:%S', time.localtime(due / 1000))})" for site, due in waiting
+def _listed(waiting: list[tuple[str, int, str]]) -> str:
+    return "; ".join(
+        f"{site} until {time.strftime('%H:%M:%S', time.localtime(due / 1000))}" + (f" ({why})" if why else "")
+        for site, due, why in waiting
     )
 
 

@@ -7,6 +7,7 @@ asks for patience (429, 503, Retry-After) rests as a whole.
 from __future__ import annotations
 
 import time
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Literal, NamedTuple
 
@@ -47,9 +48,12 @@ def rest_of(strikes: int) -> float:
 def seconds_asked(retry_after: str) -> float | None:
     """Retry-After in seconds from now; None where there is none that can be read."""
     text = retry_after.strip()
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time()) if text else None
-    except (ValueError, TypeError):
+        date = parsedate_to_datetime(text)
+        # A date without zone is meant in the only one that HTTP has.
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        return max(0.0, date.timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
         return None

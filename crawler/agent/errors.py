@@ -15,6 +15,7 @@
     └── MalformedAnswer              -12     not HTTP, or HTTP that cannot be believed
     ResponseDataLossError             -8     the body ended too early
     DownloadCancelledError           -13     the crawler itself ended the download
+    ├── NotSent                      -13     the lease may have run out while it was on its way; never stored
     └── TooLarge                     -11     body above the limit, on the wire or decoded
         └── HeaderLimitExceeded      -11     response head above its limits
     UnsupportedURLSchemeError        -13     not http or https, or not a URL
@@ -74,6 +75,10 @@ class TlsError(DownloadFailedError):
 
 class MalformedAnswer(DownloadFailedError):
     """What came is not HTTP, or HTTP that contradicts itself."""
+
+
+class NotSent(DownloadCancelledError):
+    """The request was held back at the last moment: its `sending` said no. The page's turn did not take place."""
 
 
 class TooLarge(DownloadCancelledError):

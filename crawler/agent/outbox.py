@@ -14,12 +14,14 @@ from collections.abc import Callable
 
 from crawler import records
 from crawler.agent.slots import Slot
-from crawler.sites.queue import SiteQueue, StaleLeaseError
+from crawler.sites.queue import Delivery, Published, SiteQueue, StaleLeaseError
 
 logger = logging.getLogger("agent")
 
 # Records sent in one script call: a longer call would hold up every other agent's lease.
 CALL_RECORDS = 200
+# Paths in one snapshot from which on a thread packs it (about 5 ms of work).
+LARGE = 20_000
 # Sites given back at a time.
 LEAVES_AT_A_TIME = 16
 
@@ -69,7 +71,7 @@ class Outbox:
         slot.lost = True
         self._slots.pop(slot, None)
         self._size -= slot.unpublished
-        slot.records, slot.delivery = [], None
+        slot.records, slot.packed, slot.delivery = [], None, None
         self._left(slot)
 
     def numbered(self, record: records.Record) -> bytes:
@@ -81,12 +83,22 @@ class Outbox:
     async def flush(self) -> None:
         """Send what there is and give back what has ended. Connection errors go to the caller; call again."""
         for slots in self._calls():
-            verdicts = await self._queue.publish(self._agent, [slot.pack() for slot in slots])
-            for slot, verdict in zip(slots, verdicts, strict=True):
-                self._settle(slot, verdict)
-        ending = [slot for slot in self._slots if slot.ending and not slot.unpublished and not slot.in_flight]
+            deliveries = [await self._deliver(slot) for slot in slots]
+            published = await self._queue.publish(self._agent, deliveries)
+            for slot, outcome in zip(slots, published, strict=True):
+                self._settle(slot, outcome)
+        ending = [slot for slot in self._slots if slot.ending and not slot.busy and not slot.unpublished]
         for start in range(0, len(ending), LEAVES_AT_A_TIME):
             await asyncio.gather(*map(self._leave, ending[start : start + LEAVES_AT_A_TIME]))
+
+    @staticmethod
+    async def _deliver(slot: Slot) -> Delivery:
+        """What the slot sends, made in a thread where packing its frontier would hold up the event loop."""
+        packed = slot.pack()
+        if slot.delivery is None:
+            large = packed.snapshot is not None and len(packed.snapshot.paths) > LARGE
+            slot.delivery = await asyncio.to_thread(slot.seal, packed) if large else slot.seal(packed)
+        return slot.delivery
 
     def _calls(self) -> list[list[Slot]]:
         """The slots with something to say, in calls of bounded size."""
@@ -105,22 +117,25 @@ class Outbox:
     @staticmethod
     def _wants_checkpoint(slot: Slot) -> bool:
         """An unfinished site that goes back takes along what its frontier learned last."""
-        return (
-            slot.ending in ("returned", "suspended", "later") and not slot.in_flight and not slot.checkpointed
-        )
+        return slot.ending in ("returned", "suspended", "later") and not slot.busy and not slot.checkpointed
 
-    def _settle(self, slot: Slot, verdict: str) -> None:
+    def _settle(self, slot: Slot, outcome: Published) -> None:
         if slot.lost:
             return
-        if verdict in ("STALE", "GAP"):
+        if outcome.verdict in ("STALE", "GAP"):
             logger.warning(
                 "%s: the lease is another agent's now; its unpublished pages are left to it", slot.site
             )
             self.drop(slot)
             return
-        assert slot.delivery is not None
-        self._size -= len(slot.delivery.records)
+        assert slot.packed is not None
+        self._size -= len(slot.packed.records)
         slot.delivered()
+        if outcome.alias and slot.live:
+            slot.ending, slot.detail, slot.reason = "alias", outcome.alias, f"alias of {outcome.alias}"
+            logger.info(
+                "%s has the address and the root page of %s: left out as its alias", slot.site, outcome.alias
+            )
         if not slot.records and slot.ending is None:
             self._slots.pop(slot, None)
 
@@ -133,8 +148,8 @@ class Outbox:
                 slot.leased,
                 slot.ending,
                 due_ms=slot.due_ms,
-                paths_seen=slot.paths_seen,
-                parked_at=slot.parked_at,
+                detail=slot.paths_seen if slot.ending == "finished" else slot.detail,
+                reason=slot.reason,
                 report=report,
             )
         except StaleLeaseError:
@@ -150,9 +165,16 @@ def _report(slot: Slot) -> records.SiteEnded:
     return records.SiteEnded(
         site=slot.site,
         ended_at=int(time.time() * 1000),
-        finished=slot.ending == "finished",
+        finished=slot.ending in ("finished", "alias"),
         published=slot.frontier.published,
         known=len(slot.frontier),
         over_budget=slot.frontier.over_budget,
-        reason=slot.reason,
+        reason=_why(slot),
     )
+
+
+def _why(slot: Slot) -> str:
+    """Why a site ended early or waits; nothing for one that was walked to its end."""
+    if slot.ending != "finished":
+        return slot.reason
+    return f"page budget of {slot.frontier.max_pages} reached" if slot.frontier.over_budget else ""

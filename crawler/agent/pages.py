@@ -8,6 +8,7 @@ but what it would have added: the error is logged with the page's URL and noted 
 from __future__ import annotations
 
 import logging
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +42,8 @@ class LoadedPage:
         self.response = response
         self.record = record
         self.out_links = b""
+        self.held = False  # its turn goes on until `release`
+        self.published = False
 
     @property
     def body(self) -> bytes:
@@ -58,14 +61,38 @@ class LoadedPage:
     @cached_property
     def directives(self) -> set[str]:
         """Words of meta robots and X-Robots-Tag, in lower case."""
-        header = b",".join(self.response.headers.getlist("X-Robots-Tag")).decode("latin-1")
+        header = b"\n".join(self.response.headers.getlist("X-Robots-Tag")).decode("latin-1")
         return links.robots_directives(self.document, header)
 
     def publish(self) -> None:
-        """The page's turn is over; its record goes into the results stream."""
-        if not self.slot.lost:
-            self.slot.frontier.finish(self.turn)
-            self.agent.publish(self.slot, self.record, self.out_links)
+        """The page's turn is over; its record goes into the results stream. Not before `release`, if it is held."""
+        if self.held or self.published or self.slot.lost:
+            return
+        self.agent.publish(self.slot, self.record, self.out_links)
+        self.slot.frontier.finish(self.turn)
+        self.published = True
+
+    def release(self) -> None:
+        """The user's `parse` is done: the turn ends now, with a record, whatever the steps of the chain did to it."""
+        self.held = False
+        try:
+            self.publish()
+        except Exception as error:
+            logger.exception("the record of %s cannot be written; the bare fact is", self.record.url)
+            self.record = self._bare_record(error)
+            self.publish()
+
+    def _bare_record(self, error: Exception) -> records.Page:
+        return type(self.record)(
+            site=self.slot.site,
+            path=self.turn.path,
+            fetched_at=int(time.time() * 1000),
+            outcome="stored",
+            status=self.response.status,
+            depth=self.turn.depth,
+            tries=self.turn.tries,
+            error=f"{type(error).__name__}: {error}"[:200],
+        )
 
 
 class PagePipeline(Protocol):

@@ -16,8 +16,8 @@ from scrapy.utils.defer import deferred_from_coro
 from crawler import engine
 from crawler import options as our_options
 from crawler.agent.agent import Agent
-from crawler.agent.download import wire_of
-from crawler.agent.visits import Visits
+from crawler.agent.visits import OUR_META, Visits
+from crawler.agent.wire import wire_of
 from crawler.sites.canonical import UrlError, split
 from crawler.sites.seeds import Seed
 
@@ -72,11 +72,12 @@ class RequestQueue(BaseScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """A request from outside the frontier: a user's own, a start URL, or one that a middleware made anew."""
-        slot = request.meta.get("slot")
-        if slot is not None and slot.live and slot.in_flight:
-            slot.in_flight -= 1
-            self.agent.hold(slot, request)
-            return True
+        if self._visits.is_ours(request):
+            return self._take_back(request)
+        if "slot" in request.meta:
+            # The user copied a response's meta; what is ours in it belongs to that other request.
+            kept = {key: value for key, value in request.meta.items() if key not in OUR_META}
+            request = request.replace(meta=kept)
         try:
             site, path = split(request.url)
         except UrlError as error:
@@ -87,6 +88,16 @@ class RequestQueue(BaseScheduler):
             asyncio.ensure_future(self._add_seed(Seed(site, path)))  # noqa: RUF006
             return True
         return self._follow(request, site, path, plain=plain)
+
+    def _take_back(self, request: Request) -> bool:
+        """A request of a slot that a middleware made anew: its turn comes again when the delay allows it."""
+        slot = request.meta["slot"]
+        slot.in_flight -= 1
+        if slot.live:
+            self.agent.hold(slot, request)
+        else:
+            self.agent.settle(slot)
+        return bool(slot.live)
 
     @property
     def _parse(self) -> object:

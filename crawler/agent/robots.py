@@ -6,6 +6,7 @@ is kept by the slot; nothing here talks to the network.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from protego import Protego
@@ -27,12 +28,14 @@ class Rules(NamedTuple):
 ADDRESS_REFUSED = -10
 EVERYTHING = Rules(available=True, crawl_delay=None)
 UNAVAILABLE = Rules(available=False, crawl_delay=None)
+# Some files name a crawler with its version; the rules are meant for every version.
+_VERSION = re.compile(r"^([ \t]*user-agent[ \t]*:[ \t]*[\w-]+)/[^\r\n]*", re.IGNORECASE | re.MULTILINE)
 
 
 def rules(status: int, body: bytes, agent: str, most_bytes: int) -> Rules:
     """The rules that an answer to GET /robots.txt means for `agent` (the product token of our user agent)."""
     if 200 <= status < 300:
-        return _parse(body[:most_bytes], agent)
+        return _parse(_whole_lines(body, most_bytes), agent)
     if status == ADDRESS_REFUSED:
         return EVERYTHING  # the page's own fetch is refused as well, and says so in its record
     if status == 429 or status >= 500 or status < 0:
@@ -47,6 +50,14 @@ def product(user_agent: str) -> str:
 
 def _parse(body: bytes, agent: str) -> Rules:
     text = body.decode("utf-8-sig", "replace")
-    parsed = Protego.parse(text)
+    parsed = Protego.parse(_VERSION.sub(r"\1", text))
     delay = parsed.crawl_delay(agent)
     return Rules(available=True, crawl_delay=float(delay) if delay is not None else None, parsed=parsed)
+
+
+def _whole_lines(body: bytes, most_bytes: int) -> bytes:
+    """The lines that lie wholly within the bound: half a rule is another rule."""
+    if len(body) <= most_bytes:
+        return body
+    end = max(body.rfind(b"\n", 0, most_bytes), body.rfind(b"\r", 0, most_bytes))
+    return body[: end + 1]

@@ -57,7 +57,7 @@ async def add_seeds(settings: BaseSettings, options: Options, source: str) -> Ad
     client = connection.connect(settings)
     name = f"seed-{os.getpid()}-{os.urandom(2).hex()}"
     run = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    queue = SiteQueue(client, options.key_prefix, options.lease_seconds)
+    queue = SiteQueue(client, options)
     try:
         outbox = Outbox(queue, name, run, 1, lambda _: None)
         seeding = Seeding(client, queue, options, Scope(options), outbox, settings["USER_AGENT"])

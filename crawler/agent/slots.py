@@ -7,8 +7,9 @@ It talks to nobody; crawler/agent/agent.py moves it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from crawler.agent.frontier import encode
 from crawler.sites.queue import Delivery, Ending
 
 if TYPE_CHECKING:
@@ -16,9 +17,20 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
-    from crawler.agent.frontier import Frontier
+    from crawler.agent.frontier import Frontier, Snapshot
     from crawler.agent.robots import Rules
     from crawler.sites.queue import Leased
+
+
+class Packed(NamedTuple):
+    """Finished pages and the frontier as it was when they were taken."""
+
+    seq: int
+    records: list[tuple[bytes, bytes]]
+    snapshot: Snapshot | None  # None: no checkpoint goes along
+    fold: bool
+    whole: bool  # the snapshot is of a slot that has ended: nothing comes after it
+    root: str
 
 
 @dataclass(eq=False, slots=True)
@@ -35,21 +47,30 @@ class Slot:
     started_at: float = 0.0  # of the last request
     due: float = 0.0
     in_flight: int = 0
+    parsing: int = 0  # pages whose `parse` is not exhausted: it may yet give links
     lost: bool = False  # the lease is another's: results are dropped
     ending: Ending | None = None  # not None: nothing more is fetched, leave when all is published
-    due_ms: int = 0  # for an ending `later`, server's time
-    parked_at: str = ""  # the address whose places are taken, for an ending `parked`
+    due_ms: int = 0  # for an ending `later` or `returned`, server's time; 0: at once
+    address: str = ""  # where the site's name led at the lease; empty: nowhere, or not asked
+    root: str = ""  # address and checksum of the root page, once, to find aliases
+    detail: str = ""  # the address for an ending `parked`, the first site for `alias`
     reason: str = ""
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
     own_requests: deque[Request] | None = None  # a user's requests to this site
     seq: int = 0
     records: list[tuple[bytes, bytes]] = field(default_factory=list)  # finished, not yet sent
-    delivery: Delivery | None = None  # sent or being sent, not yet acknowledged
+    packed: Packed | None = None  # taken from `records`, with the frontier as it was then
+    delivery: Delivery | None = None  # made of it; sent or being sent, not yet acknowledged
 
     @property
     def site(self) -> str:
         """The site's name."""
         return self.leased.site
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer, or the end of a `parse`, is still to come."""
+        return bool(self.in_flight or self.parsing)
 
     @property
     def live(self) -> bool:
@@ -59,25 +80,37 @@ class Slot:
     @property
     def unpublished(self) -> int:
         """Finished pages that the stream does not have for certain."""
-        return len(self.records) + (len(self.delivery.records) if self.delivery else 0)
+        return len(self.records) + (len(self.packed.records) if self.packed else 0)
 
-    def pack(self) -> Delivery:
-        """What is to be sent next: the same bytes again until `delivered`."""
-        if self.delivery is None:
+    def pack(self) -> Packed:
+        """What is to be sent next: the same until `delivered`."""
+        if self.packed is None:
             self.seq += 1
-            delta, fold = self._checkpoint()
-            self.delivery = Delivery(self.site, self.leased.token, self.seq, delta, fold, self.records)
+            snapshot, fold = self._checkpoint()
+            whole = fold and self.ending is not None
+            self.packed = Packed(self.seq, self.records, snapshot, fold, whole, self.root)
             self.records = []
-        return self.delivery
+        return self.packed
+
+    def seal(self, packed: Packed) -> Delivery:
+        """The delivery of what `pack` gave; takes time for a large site, and touches nothing but its argument."""
+        delta = encode(packed.snapshot) if packed.snapshot else b""
+        leased = self.leased
+        return Delivery(
+            leased.site, leased.token, packed.seq, delta, packed.fold, packed.root, packed.records
+        )
 
     def delivered(self) -> None:
         """The stream has what `pack` gave."""
-        self.delivery = None
-        self.checkpointed = self.ending is not None
+        assert self.packed is not None
+        if self.packed.root:
+            self.root = ""
+        self.checkpointed = self.packed.whole
+        self.packed = self.delivery = None
 
-    def _checkpoint(self) -> tuple[bytes, bool]:
-        if self.ending == "finished":
-            return b"", False  # its checkpoint goes with the lease
+    def _checkpoint(self) -> tuple[Snapshot | None, bool]:
+        if self.ending in ("finished", "alias"):
+            return None, False  # its checkpoint goes with the lease
         if self.ending is not None or self.frontier.wants_fold():
-            return self.frontier.whole(), True
-        return self.frontier.delta(), False
+            return self.frontier.everything(), True
+        return self.frontier.changes(), False

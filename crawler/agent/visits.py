@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from inspect import isasyncgen, isawaitable
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.http import Response
+from scrapy.utils.misc import arg_to_iter
+from twisted.python.failure import Failure
 
 from crawler import records
 from crawler.agent import answers, links, robots
-from crawler.agent.errors import status_code_of
+from crawler.agent.errors import NotSent, status_code_of
 from crawler.agent.pages import Chain, LoadedPage
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
-    from twisted.python.failure import Failure
 
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
@@ -41,6 +45,10 @@ PAGE_META = {
     "dont_retry": True,
     "handle_httpstatus_all": True,
 }
+
+
+# What we put into a request's meta; a user who copies a response's meta must not copy these.
+OUR_META = frozenset({*PAGE_META, "slot", "turn", "sending", "own"})
 
 
 class Visits:
@@ -68,6 +76,7 @@ class Visits:
     def _start(self, slot: Slot, request: Request) -> Request:
         slot.in_flight += 1
         slot.started_at = asyncio.get_running_loop().time()
+        request.meta["sending"] = partial(self._agent.may_send, slot)
         return request
 
     def _allowed_turn(self, slot: Slot, now: float) -> Turn | None:
@@ -108,9 +117,9 @@ class Visits:
             place = links.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
             if place and slot.live:
                 slot.robots_hops += 1
-                self._agent.hold(slot, self._robots_request(slot, "".join(place)))
                 slot.rules = robots.UNAVAILABLE
                 slot.rules_read_at = asyncio.get_running_loop().time()
+                self._agent.hold(slot, self._robots_request(slot, "".join(place)), first=True)
                 return
         self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}")
 
@@ -118,6 +127,9 @@ class Visits:
         slot: Slot = failure.request.meta["slot"]  # type: ignore[attr-defined]
         slot.in_flight -= 1
         assert failure.value is not None
+        if isinstance(failure.value, NotSent):
+            self._agent.settle(slot)
+            return
         self._obey(slot, status_code_of(failure.value), b"", _one_line(failure.value))
 
     def _obey(self, slot: Slot, status: int, body: bytes, what: str) -> None:
@@ -146,6 +158,12 @@ class Visits:
         slot.in_flight -= 1
         if slot.lost:
             return None
+        try:
+            return self._take_answer(slot, turn, response)
+        finally:
+            self._agent.settle(slot)
+
+    def _take_answer(self, slot: Slot, turn: Turn, response: Response) -> Any:
         retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
         meaning = answers.meaning(
             response.status, retry_after, turn.tries, self._options.max_tries, slot.frontier.strikes
@@ -154,17 +172,15 @@ class Visits:
             self._agent.rest(slot, meaning.rest_seconds, f"it answered {response.status}")
         else:
             slot.frontier.strikes = 0
-        output = None
         if meaning.verdict == "stored":
-            output = self._stored(slot, turn, response)
-        elif meaning.verdict == "redirected":
+            return self._stored(slot, turn, response)
+        if meaning.verdict == "redirected":
             self._redirected(slot, turn, response)
         elif meaning.verdict == "again":
             self._again(slot, turn)
         else:
             self._publish(slot, turn, self._record(slot, turn, "failed", response.status, response))
-        self._agent.settle(slot)
-        return output
+        return None
 
     def failed(self, failure: Failure) -> None:
         """Errback of every page: no answer came, or a middleware refused."""
@@ -177,7 +193,9 @@ class Visits:
         status = status_code_of(error)
         if slot.lost:
             return
-        if status in _WORTH_ANOTHER_TRY and turn.tries < self._options.max_tries:
+        if isinstance(error, NotSent):
+            slot.frontier.put_back(turn)
+        elif status in _WORTH_ANOTHER_TRY and turn.tries < self._options.max_tries:
             self._again(slot, turn)
         else:
             self._publish(slot, turn, self._record(slot, turn, "failed", status, error=_one_line(error)))
@@ -185,9 +203,32 @@ class Visits:
 
     def _stored(self, slot: Slot, turn: Turn, response: Response) -> Any:
         record = self._record(slot, turn, "stored", response.status, response)
-        self._chain.process(LoadedPage(self._agent, slot, turn, response, record))
+        page = LoadedPage(self._agent, slot, turn, response, record)
+        page.held = True
+        self._chain.process(page)
+        if turn.path == "/" and self._options.find_aliases and slot.address and record.size:
+            self._agent.ask_for_alias(slot, record.sha256)
         assert self._crawler.spider
-        return self._crawler.spider.parse(response)
+        return self._parsing(slot, partial(self._crawler.spider.parse, response), page.release)
+
+    def _parsing(self, slot: Slot, parse: Callable[[], Any], done: Callable[[], None]) -> Any:
+        """What a user's callback gives. The site is not finished, nor `done` called, before all of it was taken.
+
+        Else a link that `parse` yields could come too late, and an item be lost with an agent whose record is out.
+        """
+
+        def end() -> None:
+            slot.parsing -= 1
+            done()
+            self._agent.settle(slot)
+
+        slot.parsing += 1
+        try:
+            output = parse()
+        except BaseException:
+            end()
+            raise
+        return _until_taken(output, end)
 
     def _redirected(self, slot: Slot, turn: Turn, response: Response) -> None:
         location = (response.headers.get("Location") or b"").decode("latin-1")
@@ -242,29 +283,75 @@ class Visits:
 
     # --- a user's own requests to a site in hand ---
 
+    def is_ours(self, request: Request) -> bool:
+        """Whether a slot waits for this request's end: told by its callback, since users copy `meta`."""
+        if request.callback in (self.loaded, self._robots_loaded):
+            return True
+        return getattr(request.callback, "ours", False) is True
+
     def _own(self, slot: Slot, request: Request) -> Request:
         """Let the slot know when the request has ended, however it ends."""
-        if request.callback in (self._robots_loaded, self.loaded):
+        if self.is_ours(request):
             return request
         callback, errback = request.callback, request.errback
 
         def loaded(response: Response, **arguments: Any) -> Any:
             slot.in_flight -= 1
-            self._agent.settle(slot)
             assert self._crawler.spider
-            return (callback or self._crawler.spider.parse)(response, **arguments)
+            parse = partial(callback or self._crawler.spider.parse, response, **arguments)
+            return self._parsing(slot, parse, _nothing)
 
         def failed(failure: Failure) -> Any:
             slot.in_flight -= 1
-            self._agent.settle(slot)
-            return errback(failure) if errback else failure
+            return self._parsing(slot, partial(errback, failure) if errback else lambda: failure, _nothing)
 
-        meta = {**request.meta, "download_slot": "agent", "slot": slot}
+        loaded.ours = True  # type: ignore[attr-defined]
+        meta = {**request.meta, "download_slot": "agent", "slot": slot, "own": True}
         return request.replace(callback=loaded, errback=failed, meta=meta)
 
 
 # No answer, or a broken one: another try may bring it. Refused addresses, robots and sizes stay as they are.
 _WORTH_ANOTHER_TRY = frozenset({-1, -2, -3, -4, -5, -6, -7, -8, -12, -13})
+
+
+def _nothing() -> None:
+    """What is to be done after a user's own request: nothing."""
+
+
+def _until_taken(output: Any, end: Callable[[], None]) -> Any:
+    """The same output, of whatever kind Scrapy knows; `end` is called when the last of it was taken."""
+    if output is None or isinstance(output, Failure):
+        end()
+        return output
+    if isasyncgen(output):
+        return _async_until_taken(output, end)
+    if isawaitable(output):
+        return _awaited_until_taken(output, end)
+    return _iterated_until_taken(output, end)
+
+
+def _iterated_until_taken(output: Any, end: Callable[[], None]) -> Iterator[Any]:
+    try:
+        yield from arg_to_iter(output)
+    finally:
+        end()
+
+
+async def _async_until_taken(output: Any, end: Callable[[], None]) -> AsyncIterator[Any]:
+    try:
+        async for one in output:
+            yield one
+    finally:
+        end()
+
+
+async def _awaited_until_taken(output: Any, end: Callable[[], None]) -> Any:
+    try:
+        result = await output
+    except BaseException:
+        end()
+        raise
+    return _until_taken(result, end)
 
 
 def _one_line(error: BaseException) -> str:

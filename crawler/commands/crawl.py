@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from scrapy.commands import crawl as stock
 from scrapy.exceptions import UsageError
+from scrapy.spiderloader import get_spider_loader
 
 from crawler import schedulers
 from crawler.command import CommandError, checked, quieten
-from crawler.options import nearest
+from crawler.options import OptionError, nearest
 
 if TYPE_CHECKING:
     from crawler.supervisor import Child
@@ -76,12 +78,23 @@ class Command(stock.Command):
         self.options = checked(self.settings)
         quieten(self.settings)
         self._check(opts)
+        # All that can be refused is refused here, before Scrapy makes an event loop.
+        if len(args) != 1:
+            raise UsageError("wanted the name of one spider, as in `scrapy crawl site`", print_help=False)
+        self._take_settings_of(args[0])
+        try:
+            self._check_services()
+        except CommandError as error:
+            raise SystemExit(f"lowtide: {error}") from None
 
-    def _check(self, opts: argparse.Namespace) -> None:
+    def _check_scheduler(self) -> None:
         try:
             schedulers.check(self.options.site_scheduler)
         except schedulers.SchedulerError as error:
             raise UsageError(str(error), print_help=False) from None
+
+    def _check(self, opts: argparse.Namespace) -> None:
+        self._check_scheduler()
         self._check_patterns()
         if opts.agents < 1:
             raise UsageError(f"--agents is {opts.agents}; wanted 1 or more", print_help=False)
@@ -110,15 +123,6 @@ class Command(stock.Command):
             raise UsageError(f"seeds: {error}", print_help=False) from None
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        if len(args) != 1:
-            raise UsageError("wanted the name of one spider, as in `scrapy crawl site`", print_help=False)
-        self._check_spider(args[0])
-        try:
-            self._check_services()
-        except CommandError as error:
-            print(f"lowtide: {error}", file=sys.stderr)
-            self.exitcode = 1
-            return
         started_ms = int(time.time() * 1000)
         if opts.agents > 1:
             self.exitcode = self._supervise(args[0], opts)
@@ -127,33 +131,53 @@ class Command(stock.Command):
         if self.exitcode == 0 and not opts.no_summary:
             self._summarise(started_ms, opts)
 
-    def _check_spider(self, name: str) -> None:
-        assert self.crawler_process is not None
-        names = self.crawler_process.spider_loader.list()
+    def _take_settings_of(self, name: str) -> None:
+        """A spider's custom_settings hold for this command too: they may say where server and database are."""
+        assert self.settings is not None
+        spiders = get_spider_loader(self.settings)
+        names = spiders.list()
         if name not in names:
             near = nearest(name, names)
             hint = f"; did you mean {near}?" if near else ""
             raise UsageError(
                 f"no spider {name!r}; there are {', '.join(sorted(names))}{hint}", print_help=False
             )
+        spiders.load(name).update_settings(self.settings)
+        self.options = checked(self.settings)
+        self._check_scheduler()
 
     def _check_services(self) -> None:
         """What the crawl needs and another runs must be there when it starts; later it is waited for."""
         from crawler.sites import connection
 
         assert self.settings is not None
-        if connection.is_named(self.settings):
-            try:
+        try:
+            connection.require(self.settings)
+            if connection.is_named(self.settings):
                 connection.check(self.settings)
-            except connection.ServerAwayError as error:
-                raise CommandError(str(error)) from None
-        elif self.options.database_url:
+        except (connection.ServerAwayError, OptionError) as error:
+            raise CommandError(str(error)) from None
+        if connection.is_named(self.settings):
+            return
+        self._check_folder()
+        if self.options.database_url:
             from crawler.store.database import DatabaseError, check_version, open_database
 
             try:
                 check_version(open_database(self.options.database))
             except DatabaseError as error:
                 raise CommandError(str(error)) from None
+
+    def _check_folder(self) -> None:
+        var = self.options.var
+        try:
+            var.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(
+                f"VAR_DIR {var}: {error.strerror}; wanted a folder that can be written"
+            ) from None
+        if not os.access(var, os.W_OK | os.X_OK):
+            raise CommandError(f"VAR_DIR {var} cannot be written; wanted a folder that can be")
 
     def _crawl(self, name: str, opts: argparse.Namespace) -> int:
         assert self.crawler_process is not None
@@ -165,9 +189,15 @@ class Command(stock.Command):
         return CODES.get(str(crawler.stats.get_value("finish_reason")), 1)
 
     def _supervise(self, name: str, opts: argparse.Namespace) -> int:
+        from scrapy.utils.log import configure_logging
+
         from crawler.supervisor import Supervisor
 
+        assert self.settings is not None
         children = [self._child(name, opts, number) for number in range(1, opts.agents + 1)]
+        log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[supervisor]")
+        self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
+        configure_logging(self.settings)
         return Supervisor(children).run(after=self._stored)
 
     def _stored(self) -> bool:
@@ -227,4 +257,7 @@ class Command(stock.Command):
             return
         print(summary.text(found), file=out)
         print(f"\nresults: {told(engine.url)}, tables sites and pages", file=out)
-        print("next:    scrapy report summary    scrapy doctor    scrapy crawl site --help", file=out)
+        where = "" if self.options.var_dir == "var" else f" -s VAR_DIR={self.options.var_dir}"
+        print(
+            f"next:    scrapy report{where}    scrapy site list{where}    scrapy crawl site --help", file=out
+        )

@@ -45,6 +45,7 @@ class Command(LowtideCommand):
         from redis.exceptions import RedisError
 
         from crawler.agent.seeding import Added, NoContactError, add_seeds
+        from crawler.sites import connection
 
         total = Added()
         assert self.settings is not None
@@ -56,7 +57,7 @@ class Command(LowtideCommand):
             except NoContactError as error:
                 raise CommandError(str(error)) from None
             except RedisError as error:
-                raise CommandError(f"Redis: {error}") from None
+                raise CommandError(f"REDIS_URL {connection.told(self.settings)}: {error}") from None
         return total
 
     def _tell(self, added: Added, *, as_json: bool) -> int:

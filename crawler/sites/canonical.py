@@ -6,6 +6,7 @@ lower case and punycode, and no default port. Raises UrlError for what cannot be
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
 from w3lib.url import canonicalize_url
@@ -34,7 +35,10 @@ def split(url: str) -> tuple[str, str]:
         if port in (None, DEFAULT_PORTS[parts.scheme])
         else f"{parts.scheme}://{host}:{port}"
     )
-    return site, path_of(canonicalize_url(url))
+    try:
+        return site, path_of(canonicalize_url(url))
+    except ValueError as error:
+        raise UrlError(f"{url[:200]!r}: {error}") from None
 
 
 def path_of(canonical: str) -> str:
@@ -47,22 +51,30 @@ def path_of(canonical: str) -> str:
 
 
 def ascii_host(host: str) -> str:
-    """The host in lower case and punycode, IPv6 in brackets; UrlError if no such name can exist."""
+    """The host in lower case and punycode, IPv6 short and in brackets; UrlError if no such name can exist."""
     if ":" in host:
-        return f"[{host.lower()}]"
-    host = host.rstrip(".").lower()
-    if not host.isascii():
-        import idna
-
         try:
-            host = idna.encode(host, uts46=True).decode()
-        except idna.IDNAError as error:
-            raise UrlError(f"host {host!r}: {error}") from None
+            return f"[{IPv6Address(host)}]"
+        except ValueError as error:
+            raise UrlError(f"host {host[:300]!r}: {error}") from None
+    host = host.lower() if host.isascii() else _punycode(host)
+    host = host.rstrip(".")
     if not host or len(host) > 253 or any(not 0 < len(label) < 64 for label in host.split(".")):
         raise UrlError(f"host {host[:300]!r} is no host name")
     if any(not (c.isalnum() or c in "-_.") for c in host):
         raise UrlError(f"host {host!r} is no host name")
     return host
+
+
+def _punycode(host: str) -> str:
+    """Each label that needs it in punycode, as UTS 46 maps it; the others may have what DNS allows, as `_`."""
+    import idna
+
+    try:
+        labels = idna.uts46_remap(host, std3_rules=False).split(".")
+        return ".".join(label if label.isascii() else idna.alabel(label).decode() for label in labels)
+    except UnicodeError as error:
+        raise UrlError(f"host {host[:300]!r}: {error}") from None
 
 
 def host_of(site: str) -> str:

@@ -20,6 +20,8 @@ from crawler.options import OptionError
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
+# The extension that runs the bundled server; settings.cluster takes it out.
+BUNDLED = "crawler.store.local.LocalServer"
 # What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
 CONNECT_SECONDS = 5
 REPLY_SECONDS = 10
@@ -50,6 +52,17 @@ def is_named(settings: BaseSettings) -> bool:
     )
 
 
+def require(settings: BaseSettings) -> None:
+    """OptionError where no server is named and the settings keep the bundled one out: two would be two crawls."""
+    if not may_serve_itself(settings):
+        _parameters(settings)
+
+
+def may_serve_itself(settings: BaseSettings) -> bool:
+    """Whether these settings let a process use the bundled server."""
+    return settings.getwithbase("EXTENSIONS").get(BUNDLED) is not None
+
+
 def check(settings: BaseSettings) -> None:
     """ServerAwayError where the server that the settings name does not answer, or does not let us in."""
     client = connect_blocking(settings)
@@ -70,10 +83,7 @@ class ServerAwayError(Exception):
 def told(settings: BaseSettings) -> str:
     """The server's address for messages, without its password."""
     params = _parameters(settings)
-    url = str(params.get("url") or "")
-    if "@" in url:
-        scheme, _, rest = url.partition("://")
-        url = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    url = _without_password(str(params.get("url") or ""))
     return url or str(params.get("unix_socket_path") or f"{params.get('host')}:{params.get('port', 6379)}")
 
 
@@ -101,4 +111,14 @@ def _build(params: dict[str, Any], **ours: Any) -> object:
     try:
         return get_redis(**kept, **ours, decode_responses=False)
     except (TypeError, ValueError) as error:
-        raise OptionError(f"REDIS_URL or REDIS_PARAMS cannot be used: {error}") from None
+        came = _without_password(str(kept.get("url") or ""))
+        raise OptionError(
+            f"REDIS_URL {came!r} or REDIS_PARAMS cannot be used: {error}; wanted redis://host:6379/0 or unix:///PATH"
+        ) from None
+
+
+def _without_password(url: str) -> str:
+    if "@" not in url:
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://***@{rest.rpartition('@')[2]}"

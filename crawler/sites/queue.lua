@@ -1,18 +1,23 @@
 #!lua
 -- The site queue's operations: each call is one of them, whole or not at all, on the server's clock.
 -- KEYS[1] is <prefix>:{0}:count; every other key is made from it and so has the same hash tag.
--- ARGV[1] names the operation; crawler/sites/queue.py is the only caller and documents each.
+-- ARGV[1] names the operation; crawler/sites/queue.py is the only caller and documents each. An operation that takes
+-- a list reads it from ARGV itself, for unpack ends at some 8,000 values.
 -- Rule: check everything first, write last, for a script that fails after a write keeps the write.
 --
 -- A site's record is one field of one of 65,536 small hashes: `state address [token agent work]`.
--- States: w waiting, s suspended (has a checkpoint), l due later, f finished, p paused; a held site keeps its
--- state and names token, holder and work behind it. `-` is an address not known yet.
+-- States: w waiting, s suspended (has a checkpoint), l due later, f finished, a alias of another site, b blocked.
+-- A capital letter: the same, and paused by the operator. A held site keeps its state and names token, holder and
+-- work behind it. `-` is an address not known yet.
 
 local base = string.sub(KEYS[1], 1, -6)
 local count = KEYS[1]
 local call = redis.call
 
-local names = { w = 'waiting', s = 'suspended', l = 'later', f = 'finished', p = 'paused' }
+-- A work that falls due for a paused site is asked for again after this time.
+local PAUSED_MS = 60000
+
+local names = { w = 'waiting', s = 'suspended', l = 'later', f = 'finished', a = 'alias', b = 'blocked' }
 
 local function now()
   local t = call('TIME')
@@ -23,20 +28,23 @@ local function bucket(site)
   return base .. 'sites:' .. string.sub(redis.sha1hex(site), 1, 4)
 end
 
+-- A site takes two places: its host's, so that one host is never met under two schemes or ports, and its address's.
+-- The slashes keep a host that is an address apart from that address.
 local function host_of(site)
-  return string.match(site, '^%a+://(%[[^%]]*%])') or string.match(site, '^%a+://([^:/]+)') or site
+  return '//' .. (string.match(site, '^%a+://(%[[^%]]*%])') or string.match(site, '^%a+://([^:/]+)') or site)
 end
 
 local function read(site)
   local text = call('HGET', bucket(site), site)
   if not text then return nil end
-  local state, address, rest = string.match(text, '^(%S) (%S+) ?(.*)$')
+  local letter, address, rest = string.match(text, '^(%a) (%S+) ?(.*)$')
   local token, agent, work = string.match(rest, '^(%S+) (%S+) (%S+)$')
-  return { state = state, address = address, token = token, agent = agent, work = work }
+  local state = string.lower(letter)
+  return { state = state, paused = letter ~= state, address = address, token = token, agent = agent, work = work }
 end
 
 local function write(site, record)
-  local text = record.state .. ' ' .. record.address
+  local text = (record.paused and string.upper(record.state) or record.state) .. ' ' .. record.address
   if record.agent then
     text = text .. ' ' .. record.token .. ' ' .. record.agent .. ' ' .. record.work
   end
@@ -47,22 +55,47 @@ local function add(field, by)
   call('HINCRBY', count, field, by)
 end
 
--- Moves a site that nobody holds from one state to another, in record and counts.
-local function turn(site, record, state)
-  if record.state ~= state then
-    add(names[record.state], -1)
-    add(names[state], 1)
-    record.state = state
+-- Every site is counted once: held for loading as leased, else as paused, else by its state.
+local function class_of(record)
+  if record.agent and record.work == 'site' then return 'leased' end
+  if record.paused then return 'paused' end
+  return names[record.state]
+end
+
+-- Changes a record by `change` and keeps the counts right.
+local function alter(site, record, change)
+  local before = class_of(record)
+  change(record)
+  local after = class_of(record)
+  if before ~= after then
+    add(before, -1)
+    add(after, 1)
   end
+  write(site, record)
 end
 
 local function again(work)
   return base .. 'again:' .. work
 end
 
+local function eligible(record, work)
+  if not record or record.agent or record.paused or record.state == 'b' or record.state == 'a' then return false end
+  return work ~= 'site' or record.state == 'w' or record.state == 's'
+end
+
+-- One site that waits for this place gets its turn; lease looks again whether there is room. Who has no use for the
+-- turn any more is passed over here, where the place is known: in lease the turn would be lost.
 local function unpark(place)
-  local site = call('LPOP', base .. 'park:' .. place)
-  if site then call('LPUSH', again('site'), site) end
+  for _ = 1, 1000 do
+    local site = call('LPOP', base .. 'park:' .. place)
+    if not site then return end
+    local record = read(site)
+    if eligible(record, 'site') and (record.address == place or host_of(site) == place) then
+      call('LPUSH', again('site'), site)
+      return
+    end
+    if record and record.agent and record.work ~= 'site' then call('RPUSH', again('site'), site) end
+  end
 end
 
 local function occupy(place)
@@ -78,30 +111,57 @@ local function busy(place)
   return tonumber(call('HGET', base .. 'busy', place) or 0)
 end
 
--- Ends a lease in record, counts and occupied places; the caller decides the state that follows.
-local function release(site, record)
+-- Whether an address takes one more site. Many sites that had to wait for it make it a shared front end.
+local function has_room(address, limit, crowd, crowd_limit)
+  local taken = busy(address)
+  if taken < limit then return true end
+  return taken < crowd_limit and tonumber(call('HGET', base .. 'crowd', address) or 0) >= crowd
+end
+
+-- Takes a place on an address that has room; where there is still some, the next that waits gets a turn as well.
+local function settle(address, limit, crowd, crowd_limit)
+  occupy(address)
+  if has_room(address, limit, crowd, crowd_limit) then unpark(address) end
+end
+
+-- `crowd` keeps how many waited at the same time: a few sites that wait often are no shared front end.
+local function park(site, place)
+  local waiting = call('RPUSH', base .. 'park:' .. place, site)
+  if waiting > tonumber(call('HGET', base .. 'crowd', place) or 0) then
+    call('HSET', base .. 'crowd', place, waiting)
+  end
+end
+
+local function unfinished(site)
+  return call('EXISTS', base .. 'checkpoint:' .. site) == 1 and 's' or 'w'
+end
+
+-- Ends a lease in places and lists; the caller alters the record.
+local function vacate_all(site, record)
   vacate(host_of(site))
   if record.address ~= '-' then vacate(record.address) end
   call('HDEL', base .. 'held:' .. record.agent, site)
-  add('leased', -1)
-  record.agent = nil
+  call('SREM', base .. 'stop:' .. record.agent, site)
+  if record.state == 'b' then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
 end
 
-local function has_checkpoint(site)
-  return call('EXISTS', base .. 'checkpoint:' .. site) == 1
+local function let_go(record)
+  record.agent = nil
 end
 
 -- A dead agent's site goes back to the front: somebody was in the middle of it.
 local function hand_back(site, record, time)
   local work = record.work
-  release(site, record)
-  if work == 'site' then
-    if record.state ~= 'p' then turn(site, record, has_checkpoint(site) and 's' or 'w') end
-    if record.state ~= 'p' then call('RPUSH', again('site'), site) end
-  else
+  vacate_all(site, record)
+  alter(site, record, function(r)
+    let_go(r)
+    if work == 'site' and (r.state == 'w' or r.state == 's' or r.state == 'l') then r.state = unfinished(site) end
+  end)
+  if work ~= 'site' then
     call('ZADD', base .. 'wake:' .. work, time, site)
+  elseif not record.paused and (record.state == 'w' or record.state == 's') then
+    call('RPUSH', again('site'), site)
   end
-  write(site, record)
 end
 
 -- After a silence of half a lease nobody is swept: every session gets one more lease time first.
@@ -120,9 +180,7 @@ local function sweep(time, lease_ms)
   forgive_silence(time, lease_ms)
   local dead = call('ZRANGEBYSCORE', base .. 'agents', 0, time, 'LIMIT', 0, 1)[1]
   if not dead then return end
-  local held = call('HGETALL', base .. 'held:' .. dead)
-  for i = 1, math.min(#held, 200), 2 do
-    local site = held[i]
+  for _, site in ipairs(call('HRANDFIELD', base .. 'held:' .. dead, 100)) do
     local record = read(site)
     if record and record.agent == dead then
       hand_back(site, record, time)
@@ -132,21 +190,20 @@ local function sweep(time, lease_ms)
   end
   if call('HLEN', base .. 'held:' .. dead) == 0 then
     call('ZREM', base .. 'agents', dead)
-    call('UNLINK', base .. 'agent:' .. dead)
+    call('UNLINK', base .. 'agent:' .. dead, base .. 'stop:' .. dead)
   end
 end
 
 local function wake(work, time)
   local key = base .. 'wake:' .. work
-  local due = call('ZRANGEBYSCORE', key, 0, time, 'LIMIT', 0, 100)
-  for _, site in ipairs(due) do
+  for _, site in ipairs(call('ZRANGEBYSCORE', key, 0, time, 'LIMIT', 0, 100)) do
     call('ZREM', key, site)
     call('RPUSH', again(work), site)
     if work == 'site' then
       local record = read(site)
       if record and record.state == 'l' then
-        turn(site, record, has_checkpoint(site) and 's' or 'w')
-        write(site, record)
+        call('HDEL', base .. 'why', site)
+        alter(site, record, function(r) r.state = unfinished(site) end)
       end
     end
   end
@@ -158,11 +215,18 @@ local function pop(work, hour)
   return call('LPOP', base .. 'hour:' .. hour) or call('LPOP', base .. 'fresh')
 end
 
-local function eligible(record, work)
-  if not record or record.agent or record.state == 'p' then return false end
-  if work == 'site' then return record.state == 'w' or record.state == 's' end
-  return true
+local function stale(site)
+  return redis.error_reply('STALE ' .. site)
 end
+
+-- The record of a site that this agent holds under this token; nil if it does not.
+local function own(site, token, agent)
+  local record = read(site)
+  if record and record.token == token and record.agent == agent then return record end
+end
+
+-- Arguments of an operation that are not its list.
+local MOST_ARGUMENTS = 10
 
 local operations = {}
 
@@ -190,10 +254,9 @@ end
 -- agent -> nothing. Ends a session; sites it still holds are handed back.
 function operations.part(agent)
   local time = now()
-  local held = call('HGETALL', base .. 'held:' .. agent)
-  for i = 1, #held, 2 do
-    local record = read(held[i])
-    if record and record.agent == agent then hand_back(held[i], record, time) end
+  for _, site in ipairs(call('HKEYS', base .. 'held:' .. agent)) do
+    local record = read(site)
+    if record and record.agent == agent then hand_back(site, record, time) end
   end
   call('UNLINK', base .. 'held:' .. agent, base .. 'agent:' .. agent, base .. 'stop:' .. agent)
   call('ZREM', base .. 'agents', agent)
@@ -202,174 +265,311 @@ end
 
 -- most sites (0: no limit), again ('1': finished ones are walked anew), then per site: name, record (JSON) or '',
 -- paths (newline-separated) or '' -> per site 1 new, 0 known, 2 walked anew, -1 refused by the limit.
-function operations.discover(most, anew, ...)
-  local given = { ... }
+function operations.discover(most, anew)
   local answer = {}
   local known = tonumber(call('HGET', count, 'added') or 0)
   most = tonumber(most)
-  for i = 1, #given, 3 do
-    local site, record, paths = given[i], given[i + 1], given[i + 2]
+  for i = 4, #ARGV, 3 do
+    local site, record, paths = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local old = read(site)
-    if old and old.state == 'f' and not old.agent and anew == '1' then
-      turn(site, old, 'w')
-      write(site, old)
+    local verdict = 0
+    if not old then
+      verdict = (most > 0 and known >= most) and -1 or 1
+      if verdict == 1 then
+        known = known + 1
+        write(site, { state = 'w', address = '-' })
+        call('RPUSH', base .. 'fresh', site)
+        add('waiting', 1)
+        add('added', 1)
+        if record ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', record) end
+      end
+    elseif old.state == 'f' and anew == '1' then
+      verdict = 2
+      alter(site, old, function(r) r.state = 'w' end)
       call('RPUSH', base .. 'fresh', site)
-      answer[#answer + 1] = 2
-    elseif old then
-      answer[#answer + 1] = 0
-    elseif most > 0 and known >= most then
-      answer[#answer + 1] = -1
-    else
-      known = known + 1
-      write(site, { state = 'w', address = '-' })
-      call('RPUSH', base .. 'fresh', site)
-      add('waiting', 1)
-      add('added', 1)
-      if record ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', record) end
-      answer[#answer + 1] = 1
     end
-    if paths ~= '' and answer[#answer] >= 0 and (not old or old.state ~= 'f') then
+    if paths ~= '' and verdict >= 0 and (not old or old.state ~= 'f') then
       call('RPUSH', base .. 'paths:' .. site, paths)
     end
+    answer[#answer + 1] = verdict
   end
   return answer
 end
 
--- agent, lease ms, work, sites wanted, limit per address, hour, names looked at at most
--- -> flat list: sites waiting or suspended, sites leased, agents; then per site: name, token, state, address.
+-- agent, lease ms, work, sites wanted, limit per address, crowd, limit of a crowded address, hour, names looked
+-- at at most -> flat list: sites waiting or suspended, sites leased, agents, 1 if there may be more names to look
+-- at; then per site: name, token, state, address, '1' if there is a checkpoint, a budget or paths to read.
 -- Error GONE without a session.
-function operations.lease(agent, lease_ms, work, wanted, limit, hour, look)
+function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look)
   local time = now()
-  lease_ms, wanted, limit, look = tonumber(lease_ms), tonumber(wanted), tonumber(limit), tonumber(look)
+  lease_ms, wanted, look = tonumber(lease_ms), tonumber(wanted), tonumber(look)
+  limit, crowd, crowd_limit = tonumber(limit), tonumber(crowd), tonumber(crowd_limit)
   sweep(time, lease_ms)
   if not call('ZSCORE', base .. 'agents', agent) then return redis.error_reply('GONE ' .. agent) end
   wake(work, time)
+  local soon = time + math.floor(lease_ms / 3)
+  local totals = call('HMGET', count, 'waiting', 'suspended', 'leased')
   local answer = {
-    tonumber(call('HGET', count, 'waiting') or 0) + tonumber(call('HGET', count, 'suspended') or 0),
-    tonumber(call('HGET', count, 'leased') or 0),
+    tonumber(totals[1] or 0) + tonumber(totals[2] or 0),
+    tonumber(totals[3] or 0),
     call('ZCARD', base .. 'agents'),
+    0,
   }
   while wanted > 0 and look > 0 do
     local site = pop(work, hour)
     if not site then break end
     look = look - 1
     local record = read(site)
-    if record and record.agent and work ~= 'site' then
-      call('ZADD', base .. 'wake:' .. work, time + lease_ms / 3, site)
-    elseif eligible(record, work) then
-      local host = host_of(site)
+    -- A site that rests may be named in a list as well; its time will bring it back.
+    local rests = work == 'site' and tonumber(call('ZSCORE', base .. 'wake:site', site) or 0) > time
+    if eligible(record, work) and not rests then
+      local host, full = host_of(site), nil
       if busy(host) > 0 then
-        call('RPUSH', base .. 'park:' .. host, site)
-      elseif record.address ~= '-' and busy(record.address) >= limit then
-        call('RPUSH', base .. 'park:' .. record.address, site)
+        full = host
+      elseif record.address ~= '-' and not has_room(record.address, limit, crowd, crowd_limit) then
+        full = record.address
+      end
+      if full and work == 'site' then
+        park(site, full)
+        if full ~= host and has_room(full, limit, crowd, crowd_limit) then unpark(full) end -- the crowd is complete
+        -- It may have been woken to take a place of the other kind; it passes that turn on.
+        if full ~= host then unpark(host) elseif record.address ~= '-' then unpark(record.address) end
+      elseif full then
+        call('ZADD', base .. 'wake:' .. work, 'GT', soon, site)
       else
         occupy(host)
-        if record.address ~= '-' then occupy(record.address) end
+        if record.address ~= '-' then settle(record.address, limit, crowd, crowd_limit) end
         local state = record.state
-        record.token, record.agent, record.work = call('HINCRBY', count, 'token', 1), agent, work
-        add('leased', 1)
-        if work == 'site' then add(names[state], -1) end
-        write(site, record)
-        call('HSET', base .. 'held:' .. agent, site, record.token .. ' 0')
-        for _, part in ipairs({ site, tostring(record.token), state, record.address }) do
+        local token = tostring(call('HINCRBY', count, 'token', 1))
+        alter(site, record, function(r) r.token, r.agent, r.work = token, agent, work end)
+        call('HSET', base .. 'held:' .. agent, site, token .. ' 0')
+        local more = state == 's'
+          or call('EXISTS', base .. 'paths:' .. site) == 1
+          or call('HEXISTS', base .. 'budget', site) == 1
+        for _, part in ipairs({ site, token, state, record.address, more and '1' or '0' }) do
           answer[#answer + 1] = part
         end
         wanted = wanted - 1
       end
+    elseif record and record.agent and not (work == 'site' and record.work == 'site') then
+      call('ZADD', base .. 'wake:' .. work, 'GT', soon, site) -- another work has it in hand
+    elseif record and record.paused and work ~= 'site' then
+      call('ZADD', base .. 'wake:' .. work, 'GT', time + PAUSED_MS, site)
+    elseif work == 'site' then
+      -- It may have been woken to take a place; it passes the turn on.
+      unpark(host_of(site))
+      if record and record.address ~= '-' then unpark(record.address) end
     end
   end
+  if look == 0 then answer[4] = 1 end
   return answer
 end
 
--- agent, site, token, address, limit -> 1 the place is taken, 0 the address is full (leave with `parked`).
-function operations.locate(agent, site, token, address, limit)
-  local record = read(site)
-  if not record or record.token ~= token or record.agent ~= agent then return redis.error_reply('STALE ' .. site) end
-  if record.address == address then return 1 end
-  local free = busy(address) < tonumber(limit)
+-- agent, site, token, address, limit, crowd, limit of a crowded address
+-- -> 1 the place is taken, 0 the address is full (leave with `parked`).
+function operations.locate(agent, site, token, address, limit, crowd, crowd_limit)
+  local record = own(site, token, agent)
+  if not record then return stale(site) end
+  if record.address == address then return 1 end -- its lease took the place
+  limit, crowd, crowd_limit = tonumber(limit), tonumber(crowd), tonumber(crowd_limit)
+  local free = has_room(address, limit, crowd, crowd_limit)
   if record.address ~= '-' then vacate(record.address) end
   record.address = free and address or '-'
-  if free then occupy(address) end
+  if free then settle(address, limit, crowd, crowd_limit) end
   write(site, record)
   return free and 1 or 0
 end
 
--- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint),
--- number of records, then per record JSON and links -> per site OK, AGAIN (a resend), STALE or GAP.
-function operations.publish(agent, ...)
-  local given = { ... }
+-- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
+-- (address and checksum of the root page, or ''), number of records, then per record JSON and links
+-- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
+function operations.publish(agent)
   local answer = {}
-  local i = 1
-  while i <= #given do
-    local site, token, seq, delta, fold, n = given[i], given[i + 1], tonumber(given[i + 2]), given[i + 3], given[i + 4], tonumber(given[i + 5])
-    i = i + 6
+  local i = 3
+  while i <= #ARGV do
+    local site, token, seq, delta, fold, root, n = unpack(ARGV, i, i + 6)
+    n = tonumber(n)
+    i = i + 7
     local held = call('HGET', base .. 'held:' .. agent, site)
     local holds, last = string.match(held or '', '^(%S+) (%S+)$')
+    local verdict = 'OK'
     if holds ~= token then
-      answer[#answer + 1] = 'STALE'
-    elseif tonumber(last) == seq then
-      answer[#answer + 1] = 'AGAIN'
-    elseif tonumber(last) + 1 ~= seq then
-      answer[#answer + 1] = 'GAP'
+      verdict = 'STALE'
+    elseif last == seq then
+      verdict = 'AGAIN'
+    elseif tonumber(last) + 1 ~= tonumber(seq) then
+      verdict = 'GAP'
     else
       for k = i, i + 2 * n - 1, 2 do
-        if given[k + 1] == '' then
-          call('XADD', base .. 'results', '*', 'v', '1', 'r', given[k])
+        if ARGV[k + 1] == '' then
+          call('XADD', base .. 'results', '*', 'v', '1', 'r', ARGV[k])
         else
-          call('XADD', base .. 'results', '*', 'v', '1', 'r', given[k], 'l', given[k + 1])
+          call('XADD', base .. 'results', '*', 'v', '1', 'r', ARGV[k], 'l', ARGV[k + 1])
         end
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
-      call('HSET', base .. 'held:' .. agent, site, token .. ' ' .. given[i - 4])
-      answer[#answer + 1] = 'OK'
+      call('HSET', base .. 'held:' .. agent, site, token .. ' ' .. seq)
     end
+    if root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') then
+      local key = base .. 'alias:' .. string.sub(redis.sha1hex(root), 1, 4)
+      if call('HSETNX', key, root, site) == 0 then
+        local first = call('HGET', key, root)
+        if first ~= site and read(first) then verdict = 'ALIAS ' .. first else call('HSET', key, root, site) end
+      end
+    end
+    answer[#answer + 1] = verdict
     i = i + 2 * n
   end
   return answer
 end
 
--- agent, site, token, how (finished, returned, suspended, parked, later), due (ms, for later), paths seen,
--- record (JSON) or '' -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
-function operations.leave(agent, site, token, how, due, paths, report)
-  local record = read(site)
-  if not record or record.token ~= token or record.agent ~= agent then return redis.error_reply('STALE ' .. site) end
-  if how == 'finished' and call('LLEN', base .. 'paths:' .. site) > tonumber(paths) then return 0 end
-  local work, paused = record.work, record.state == 'p'
-  release(site, record)
-  call('SREM', base .. 'stop:' .. agent, site)
+local endings = { finished = 'f', alias = 'a' }
+
+-- agent, site, token, how (finished, alias, returned, suspended, parked, later), due (ms, for later and returned; 0: at
+-- once), detail (paths seen for finished, the address for parked, the first site for alias), reason or '', record
+-- (JSON) or ''
+-- -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
+function operations.leave(agent, site, token, how, due, detail, reason, report)
+  local record = own(site, token, agent)
+  if not record then return stale(site) end
+  local work = record.work
+  if work == 'site' and how == 'finished' and call('LLEN', base .. 'paths:' .. site) > tonumber(detail) then
+    return 0
+  end
   if report ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', report) end
+  vacate_all(site, record)
   if work ~= 'site' then
+    alter(site, record, let_go)
     if tonumber(due) > 0 then call('ZADD', base .. 'wake:' .. work, due, site) end
-    write(site, record)
     return 1
   end
-  local state = has_checkpoint(site) and 's' or 'w'
-  if how == 'finished' then
-    state = 'f'
-    call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site)
-  elseif paused then
-    state = 'p'
-  elseif how == 'later' then
-    state = 'l'
+  if endings[how] then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
+  alter(site, record, function(r)
+    let_go(r)
+    if how == 'parked' then r.address = detail end
+    if r.state ~= 'b' then r.state = endings[how] or (how == 'later' and 'l') or unfinished(site) end
+  end)
+  if record.state == 'b' then return 1 end
+  if how == 'later' then
     call('ZADD', base .. 'wake:site', due, site)
-  elseif how == 'returned' then
+    if reason ~= '' then call('HSET', base .. 'why', site, reason) end
+  elseif how == 'alias' then
+    call('HSET', base .. 'why', site, detail)
+  elseif how == 'returned' and tonumber(due) > 0 then
+    call('ZADD', base .. 'wake:site', due, site) -- still suspended: it counts as work that somebody could have
+  elseif (how == 'returned' or how == 'parked') and not record.paused then
+    -- Parked here it might wait for ever: whoever filled the address may have left since. Lease parks it if not.
     call('RPUSH', again('site'), site)
-  elseif how == 'parked' then
-    call('RPUSH', base .. 'park:' .. paths, site)
   end
-  add(names[state], 1)
-  record.state = state
-  write(site, record)
   return 1
 end
 
--- -> the counts and list lengths that tell whether anything is left: waiting, suspended, leased, later, paused,
--- finished, added, records in the stream, agents.
+-- site, work, due (ms): a work falls due for a site that is known -> 1, or 0 for an unknown site.
+function operations.plan_work(site, work, due)
+  if not read(site) then return 0 end
+  call('ZADD', base .. 'wake:' .. work, due, site)
+  return 1
+end
+
+-- site, order (pause, resume, block), reason -> the state's name before, or false for an unknown site. The holder,
+-- if there is one, is told with its next renewal.
+function operations.order(site, order, reason)
+  local record = read(site)
+  if not record then return false end
+  local before = class_of(record)
+  alter(site, record, function(r)
+    if order == 'pause' then r.paused = true end
+    if order == 'block' then r.state, r.paused = 'b', false end
+    if order == 'resume' then
+      r.paused = false
+      if r.state == 'b' then r.state = unfinished(site) end
+    end
+  end)
+  if order == 'resume' then
+    if record.state ~= 'a' then call('HDEL', base .. 'why', site) end
+    if record.agent then call('SREM', base .. 'stop:' .. record.agent, site) end
+    if class_of(record) ~= 'leased' and (record.state == 'w' or record.state == 's') then
+      call('RPUSH', again('site'), site)
+    end
+    return before
+  end
+  if order == 'block' then call('ZREM', base .. 'wake:site', site) end
+  if reason ~= '' then call('HSET', base .. 'why', site, reason) end
+  if record.agent then
+    call('SADD', base .. 'stop:' .. record.agent, site)
+  elseif order == 'block' then
+    call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site)
+  end
+  return before
+end
+
+-- site, then the works whose due times go too -> 1 forgotten, 0 unknown, -1 held by an agent (block it first).
+function operations.forget(site, ...)
+  local record = read(site)
+  if not record then return 0 end
+  if record.agent then return -1 end
+  unpark(host_of(site))
+  if record.address ~= '-' then unpark(record.address) end
+  add(class_of(record), -1)
+  add('added', -1)
+  call('HDEL', bucket(site), site)
+  call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site)
+  call('HDEL', base .. 'why', site)
+  call('HDEL', base .. 'budget', site)
+  for _, work in ipairs({ ... }) do call('ZREM', base .. 'wake:' .. work, site) end
+  return 1
+end
+
+-- per site: name, state (w or f), address -> how many were not known. For rebuilding a lost queue.
+function operations.restore()
+  local new = 0
+  for i = 2, #ARGV, 3 do
+    local site, state, address = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    if not read(site) then
+      new = new + 1
+      write(site, { state = state, address = address })
+      add(names[state], 1)
+      add('added', 1)
+      if state == 'w' then call('RPUSH', base .. 'fresh', site) end
+    end
+  end
+  return new
+end
+
+-- planner, ms -> a fencing number while this planner holds the lock, else 0. Asked again it holds on.
+function operations.plan(planner, ms)
+  local name, number = string.match(call('GET', base .. 'planner') or '', '^(%S+) (%S+)$')
+  if name and name ~= planner then return 0 end
+  if not name then number = call('HINCRBY', count, 'plan', 1) end
+  call('SET', base .. 'planner', planner .. ' ' .. number, 'PX', ms)
+  return tonumber(number)
+end
+
+-- planner, number, hour, part ('first' clears the hour's list, 'more', 'last' tells that it is whole), names …
+-- -> length of the hour's list; error LOST where the lock is another's.
+function operations.fill(planner, number, hour, part)
+  if call('GET', base .. 'planner') ~= planner .. ' ' .. number then return redis.error_reply('LOST ' .. planner) end
+  local key = base .. 'hour:' .. hour
+  if part == 'first' then
+    local before = call('HGET', count, 'hour')
+    if before and before ~= hour then call('UNLINK', base .. 'hour:' .. before) end
+    call('UNLINK', key)
+  end
+  for i = 6, #ARGV, 1000 do
+    call('RPUSH', key, unpack(ARGV, i, math.min(i + 999, #ARGV)))
+  end
+  call('EXPIRE', key, 7200) -- at every part: a planner may die before the last
+  if part == 'last' then call('HSET', count, 'hour', hour) end
+  return call('LLEN', key)
+end
+
+-- -> the counts and list lengths that tell whether anything is left.
 function operations.depth()
+  local fields = { 'waiting', 'suspended', 'leased', 'later', 'paused', 'finished', 'alias', 'blocked', 'added' }
   local answer = {}
-  for _, field in ipairs({ 'waiting', 'suspended', 'leased', 'later', 'paused', 'finished', 'added' }) do
-    answer[#answer + 1] = tonumber(call('HGET', count, field) or 0)
+  for place, value in ipairs(call('HMGET', count, unpack(fields))) do
+    answer[place] = tonumber(value or 0)
   end
   answer[#answer + 1] = call('EXISTS', base .. 'results') == 1 and call('XLEN', base .. 'results') or 0
   answer[#answer + 1] = call('ZCARD', base .. 'agents')
@@ -378,4 +578,4 @@ end
 
 local operation = operations[ARGV[1]]
 if not operation then return redis.error_reply('no such operation: ' .. tostring(ARGV[1])) end
-return operation(unpack(ARGV, 2))
+return operation(unpack(ARGV, 2, math.min(#ARGV, MOST_ARGUMENTS + 1)))

@@ -1,6 +1,6 @@
 """The site queue: which sites wait, who holds which, and what a holder publishes. One SiteQueue per process.
 
-Every method is one atomic script call (queue.lua) on the server's clock. A site has one holder, whatever the
+Every operation is one atomic script call (queue.lua) on the server's clock. A site has one holder, whatever the
 work; its token fences off whoever lost it. Nothing here blocks the event loop, retries, or remembers: a
 connection error reaches the caller (redis.exceptions.ConnectionError, TimeoutError), who backs off and asks
 again. Safe to ask again: join, renew, discover, publish (by its seq), depth, held. After a lost reply to `lease`
@@ -10,23 +10,40 @@ read `held`: it tells what this agent really has.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha1
 from importlib import resources
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
-from crawler.records import VERSION
+from crawler.options import Options
+from crawler.records import VERSION, WORKS
 
-# How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan.
-# `later`: unfinished, due at a time. `parked`: its address has no free place.
-Ending = Literal["finished", "returned", "suspended", "later", "parked"]
-Verdict = Literal["OK", "AGAIN", "STALE", "GAP"]
+# How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan. `later`:
+# unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
+Ending = Literal["finished", "alias", "returned", "suspended", "later", "parked"]
+Order = Literal["pause", "resume", "block"]
 # Names one lease call looks at at most: bounds the script's time when many are not eligible.
 LOOK = 64
+# Such calls in a row while none gives a site: a list may begin with many names that are finished or wait for a place.
+LOOKS = 50
 # Sites one discover call adds: a longer call would hold up every other agent's lease.
 DISCOVER_BATCH = 100
+# Names one call writes into an hour's list.
+FILL_BATCH = 5_000
+# Buckets of the sites' records: the first four hex digits of a name's SHA-1.
+BUCKETS = 65_536
+STATES = {
+    "w": "waiting",
+    "s": "suspended",
+    "l": "later",
+    "f": "finished",
+    "a": "alias",
+    "b": "blocked",
+}
 
 
 class SessionGoneError(Exception):
@@ -37,6 +54,10 @@ class StaleLeaseError(Exception):
     """The token is not the site's: another agent may hold it now. Drop the frontier."""
 
 
+class PlanLostError(Exception):
+    """Another planner holds the lock."""
+
+
 class Leased(NamedTuple):
     """A site in hand. `address` is None until somebody has looked it up."""
 
@@ -44,6 +65,7 @@ class Leased(NamedTuple):
     token: str
     suspended: bool  # it has a checkpoint
     address: str | None
+    more: bool = True  # there is a checkpoint, or paths given from outside: read `checkpoint`
 
 
 class Hand(NamedTuple):
@@ -56,7 +78,7 @@ class Hand(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """A site to be queued: its record for the tables (JSON), and paths to begin with besides `/`."""
+    """A site to be queued: its record for the tables (JSON), and paths to begin with; none means `/`."""
 
     site: str
     record: bytes
@@ -71,7 +93,15 @@ class Delivery(NamedTuple):
     seq: int
     delta: bytes  # journal entry; the whole checkpoint if `fold`
     fold: bool
+    root: str  # address and checksum of the root page, to find aliases; empty: not this time
     records: Sequence[tuple[bytes, bytes]]  # JSON, packed out-links
+
+
+class Published(NamedTuple):
+    """What became of a delivery; `alias` names the site that had the same root page first."""
+
+    verdict: Literal["OK", "AGAIN", "STALE", "GAP", "ALIAS"]
+    alias: str = ""
 
 
 class Depth(NamedTuple):
@@ -83,6 +113,8 @@ class Depth(NamedTuple):
     later: int
     paused: int
     finished: int
+    alias: int
+    blocked: int
     added: int
     records: int
     agents: int
@@ -93,15 +125,34 @@ class Depth(NamedTuple):
         return self.waiting + self.suspended + self.leased
 
 
-class SiteQueue:
-    """One crawl's queue under one key prefix."""
+class SiteRecord(NamedTuple):
+    """A site as the queue knows it."""
 
-    def __init__(self, client: Redis, prefix: str, lease_seconds: float) -> None:
-        self._client = client
-        self._base = f"{prefix}:{{0}}:"
-        self._lease_ms = int(lease_seconds * 1000)
+    site: str
+    state: str  # waiting, suspended, later, finished, alias, blocked
+    paused: bool
+    address: str | None
+    token: str = ""
+    agent: str = ""  # who holds it; empty: nobody
+    work: str = ""
+
+
+class SiteQueue:
+    """One crawl's queue under KEY_PREFIX."""
+
+    def __init__(self, client: Redis, options: Options) -> None:
+        self._client: Any = client
+        self._base = f"{options.key_prefix}:{{0}}:"
+        self._lease_ms = int(options.lease_seconds * 1000)
+        self._places = (
+            options.sites_per_address,
+            options.shared_address_after,
+            max(options.sites_per_address, options.sites_per_shared_address),
+        )
         self._source = resources.files("crawler.sites").joinpath("queue.lua").read_text()
         self._sha: str | None = None
+
+    # --- agents ---
 
     async def join(self, agent: str, about: dict[str, object]) -> int:
         """Open or renew the session of `agent`; the server's time in ms."""
@@ -115,6 +166,85 @@ class SiteQueue:
         """End the session; what it still holds is handed to the next."""
         await self._call("part", agent)
 
+    async def claim_prefix(self, spider: str) -> str:
+        """The spider whose crawl this prefix is: `spider`, or whoever came first."""
+        key = f"{self._base}crawl"
+        await self._client.set(key, spider, nx=True)
+        return _text(await self._client.get(key) or b"")
+
+    async def lease(self, agent: str, work: str, wanted: int, hour: int) -> Hand:
+        """Up to `wanted` sites for `work`, each held by `agent` alone from now on."""
+        for _ in range(LOOKS):
+            reply = await self._call(
+                "lease", agent, self._lease_ms, work, wanted, *self._places, hour, LOOK + wanted
+            )
+            more_to_look_at = reply[3] and len(reply) == 4
+            if not more_to_look_at:
+                break
+        parts = map(_text, reply[4:])
+        sites = [
+            Leased(site, token, state == "s", None if address == "-" else address, more == "1")
+            for site, token, state, address, more in zip(*[parts] * 5, strict=True)
+        ]
+        return Hand(sites, *reply[:3])
+
+    async def held(self, agent: str) -> dict[str, str]:
+        """What the server says this agent holds: site -> token."""
+        fields = await self._client.hgetall(f"{self._base}held:{agent}")
+        return {_text(site): _text(token).split()[0] for site, token in fields.items()}
+
+    async def locate(self, agent: str, leased: Leased, address: str) -> bool:
+        """Take a place on the site's address; False: full, leave the site with `parked`."""
+        return bool(await self._call("locate", agent, leased.site, leased.token, address, *self._places))
+
+    async def checkpoint(self, site: str) -> tuple[list[bytes], list[str], int | None]:
+        """The journal entries of a site in order, the paths given for it from outside, its own page budget."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.lrange(f"{self._base}checkpoint:{site}", 0, -1)
+        pipeline.lrange(f"{self._base}paths:{site}", 0, -1)
+        pipeline.hget(f"{self._base}budget", site)
+        entries, paths, budget = await pipeline.execute()
+        return entries, [_text(path) for path in paths], None if budget is None else int(budget)
+
+    async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Published]:
+        """Records into the stream and the journal with them, per site all or nothing."""
+        parts: list[bytes | str | int] = []
+        for one in deliveries:
+            parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root, len(one.records))
+            for record, links in one.records:
+                parts += (record, links)
+        replies = await self._call("publish", agent, *parts)
+        return [Published(*_text(reply).split(" ", 1)) for reply in replies]  # type: ignore[arg-type]
+
+    async def leave(
+        self,
+        agent: str,
+        leased: Leased,
+        how: Ending,
+        *,
+        due_ms: int = 0,
+        detail: str | int = "",
+        reason: str = "",
+        report: bytes = b"",
+    ) -> bool:
+        """Give a site back, with a last record; False: not finished, more paths were given meanwhile.
+
+        `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
+        `alias` the site that came first. `reason` is shown for a site that is due later.
+        """
+        last = detail if detail != "" else 0
+        done = await self._call("leave", agent, leased.site, leased.token, how, due_ms, last, reason, report)
+        return bool(done)
+
+    async def tell(self, encoded: Sequence[bytes]) -> None:
+        """Records that belong to no lease into the results stream."""
+        pipeline = self._client.pipeline(transaction=False)
+        for record in encoded:
+            pipeline.xadd(f"{self._base}results", {b"v": VERSION, b"r": record})
+        await pipeline.execute()
+
+    # --- sites ---
+
     async def discover(
         self, newcomers: Sequence[Newcomer], max_sites: int, *, again: bool = False
     ) -> list[int]:
@@ -124,110 +254,176 @@ class SiteQueue:
         """
         answers: list[int] = []
         for start in range(0, len(newcomers), DISCOVER_BATCH):
-            batch = newcomers[start : start + DISCOVER_BATCH]
             parts: list[bytes | str] = []
-            for site, record, paths in batch:
-                parts += (site, record, "\n".join(paths))
+            for site, record, paths in newcomers[start : start + DISCOVER_BATCH]:
+                parts += (site, record, "" if paths in ((), ("/",)) else "\n".join(paths))
             answers += await self._call("discover", max_sites, int(again), *parts)
         return answers
 
-    async def tell(self, encoded: Sequence[bytes]) -> None:
-        """Records that belong to no lease into the results stream."""
-        pipeline = self._client.pipeline(transaction=False)
-        for record in encoded:
-            pipeline.xadd(f"{self._base}results", {b"v": VERSION, b"r": record})
-        await pipeline.execute()
+    async def plan_work(self, site: str, work: str, due_ms: int) -> bool:
+        """Let a work fall due for a site; False: the site is not known."""
+        return bool(await self._call("plan_work", site, work, due_ms))
 
-    async def lease(self, agent: str, work: str, wanted: int, per_address: int, hour: int) -> Hand:
-        """Up to `wanted` sites for `work`, each held by `agent` alone from now on."""
-        reply = await self._call(
-            "lease", agent, self._lease_ms, work, wanted, per_address, hour, LOOK + wanted
-        )
-        parts = iter(reply[3:])
-        sites = [
-            Leased(_text(site), _text(token), state == b"s", None if address == b"-" else _text(address))
-            for site, token, state, address in zip(parts, parts, parts, parts, strict=True)
-        ]
-        return Hand(sites, *reply[:3])
+    async def order(self, site: str, order: Order, reason: str = "") -> str | None:
+        """What the operator wants of a site; its state before, None where it is not known."""
+        before = await self._call("order", site, order, reason)
+        return None if before is None else _text(before)
 
-    async def locate(self, agent: str, leased: Leased, address: str, per_address: int) -> bool:
-        """Take a place on the site's address; False: full, leave the site with `parked`."""
-        return bool(await self._call("locate", agent, leased.site, leased.token, address, per_address))
+    async def forget(self, site: str) -> Literal[1, 0, -1]:
+        """Remove a site from the queue: 1 done, 0 not known, -1 held by an agent."""
+        return await self._call("forget", site, *WORKS)  # type: ignore[no-any-return]
 
-    async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Verdict]:
-        """Records into the stream and the journal with them, per site all or nothing."""
-        parts: list[bytes | str | int] = []
-        for one in deliveries:
-            parts += (one.site, one.token, one.seq, one.delta, int(one.fold), len(one.records))
-            for record, links in one.records:
-                parts += (record, links)
-        return [cast("Verdict", _text(verdict)) for verdict in await self._call("publish", agent, *parts)]
+    async def set_budget(self, site: str, pages: int | None) -> None:
+        """Give a site its own MAX_PAGES_PER_SITE from its next lease on; None takes it back."""
+        key = f"{self._base}budget"
+        await (self._client.hdel(key, site) if pages is None else self._client.hset(key, site, pages))
 
-    async def leave(
-        self,
-        agent: str,
-        leased: Leased,
-        how: Ending,
-        *,
-        due_ms: int = 0,
-        paths_seen: int = 0,
-        parked_at: str = "",
-        report: bytes = b"",
-    ) -> bool:
-        """Give a site back, with a last record; False: not finished, more paths were given meanwhile."""
-        last = parked_at if how == "parked" else paths_seen
-        done = await self._call("leave", agent, leased.site, leased.token, how, due_ms, last, report)
-        return bool(done)
+    async def restore(self, sites: Sequence[tuple[str, str, str]]) -> int:
+        """Sites into a queue that was lost: name, state (w or f), address or `-`; how many were not known."""
+        new = 0
+        for start in range(0, len(sites), DISCOVER_BATCH):
+            parts = [part for row in sites[start : start + DISCOVER_BATCH] for part in row]
+            new += await self._call("restore", *parts)
+        return new
 
-    async def checkpoint(self, site: str) -> tuple[list[bytes], list[str]]:
-        """The journal entries of a site, in order, and the paths that were given for it from outside."""
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.lrange(f"{self._base}checkpoint:{site}", 0, -1)
-        pipeline.lrange(f"{self._base}paths:{site}", 0, -1)
-        entries, paths = await pipeline.execute()
-        return entries, [_text(path) for path in paths]
+    async def give_paths(self, site: str, paths: Sequence[str]) -> None:
+        """Paths for a site's frontier from outside; taken in with its next lease."""
+        if paths:
+            await self._client.rpush(f"{self._base}paths:{site}", "\n".join(paths))
 
-    async def held(self, agent: str) -> dict[str, str]:
-        """What the server says this agent holds: site -> token."""
-        fields = await self._client.hgetall(f"{self._base}held:{agent}")
-        return {_text(site): _text(token).split()[0] for site, token in fields.items()}
+    # --- the plan ---
+
+    async def plan(self, planner: str, seconds: float) -> int:
+        """A fencing number while `planner` holds the planner's lock; 0: another one does."""
+        return int(await self._call("plan", planner, int(seconds * 1000)))
+
+    async def fill(self, planner: str, number: int, hour: int, names: Sequence[str]) -> int:
+        """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's."""
+        length = 0
+        for start in range(0, max(len(names), 1), FILL_BATCH):
+            part = "first" if start == 0 else "more"
+            length = await self._call("fill", planner, number, hour, part, *names[start : start + FILL_BATCH])
+        return int(await self._call("fill", planner, number, hour, "last")) if names else length
+
+    async def hour_length(self, hour: int) -> int:
+        """Names left in an hour's list."""
+        return int(await self._client.llen(f"{self._base}hour:{hour}"))
+
+    # --- to look at ---
 
     async def depth(self) -> Depth:
         """How much of everything there is now."""
         return Depth(*await self._call("depth"))
 
-    async def due(self, work: str, most: int) -> list[tuple[str, int]]:
-        """The sites that wait for a time, soonest first: name and due time in ms."""
-        rows: Any = await self._client.zrange(f"{self._base}wake:{work}", 0, most - 1, withscores=True)
-        return [(_text(site), int(due)) for site, due in rows]
+    async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
+        """The sites that wait for a time, soonest first: name, due time in ms, reason."""
+        rows = await self._client.zrange(f"{self._base}wake:{work}", 0, most - 1, withscores=True)
+        if not rows:
+            return []
+        why = await self._client.hmget(f"{self._base}why", [site for site, _ in rows])
+        return [
+            (_text(site), int(due), _text(reason or b""))
+            for (site, due), reason in zip(rows, why, strict=True)
+        ]
 
-    async def claim_prefix(self, spider: str) -> str:
-        """The spider whose crawl this prefix is: `spider`, or whoever came first."""
-        key = f"{self._base}crawl"
-        await self._client.set(key, spider, nx=True)
-        return _text(await self._client.get(key) or b"")
+    async def record(self, site: str) -> SiteRecord | None:
+        """One site's record; None where it is not known."""
+        text = await self._client.hget(self._bucket(site), site)
+        return None if text is None else _record(site, _text(text))
+
+    async def records(self) -> AsyncIterator[SiteRecord]:
+        """Every site's record, in no order; sites that come meanwhile may be missing."""
+        for start in range(0, BUCKETS, 512):
+            pipeline = self._client.pipeline(transaction=False)
+            for number in range(start, start + 512):
+                pipeline.hgetall(f"{self._base}sites:{number:04x}")
+            for fields in await pipeline.execute():
+                for site, text in fields.items():
+                    yield _record(_text(site), _text(text))
+
+    async def details(self, site: str) -> dict[str, Any]:
+        """What else is known of a site: reason, budget, due times (ms) by work, journal entries, paths given."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.hget(f"{self._base}why", site)
+        pipeline.hget(f"{self._base}budget", site)
+        pipeline.llen(f"{self._base}checkpoint:{site}")
+        pipeline.llen(f"{self._base}paths:{site}")
+        for work in WORKS:
+            pipeline.zscore(f"{self._base}wake:{work}", site)
+        why, budget, entries, paths, *due = await pipeline.execute()
+        return {
+            "why": _text(why or b""),
+            "budget": None if budget is None else int(budget),
+            "journal_entries": entries,
+            "paths_given": paths,
+            "due_ms": {work: int(when) for work, when in zip(WORKS, due, strict=True) if when is not None},
+        }
+
+    async def agents(self) -> list[dict[str, Any]]:
+        """The agents with a session: name, ms until it expires, sites held, and what they said of themselves."""
+        time = await self._client.time()
+        now = time[0] * 1000 + time[1] // 1000
+        rows = await self._client.zrange(f"{self._base}agents", 0, -1, withscores=True)
+        found = []
+        for name, expiry in rows:
+            fields = await self._client.hgetall(f"{self._base}agent:{_text(name)}")
+            about = json.loads(fields.get(b"about", b"{}"))
+            held = await self._client.hlen(f"{self._base}held:{_text(name)}")
+            pages = int(fields.get(b"pages", 0))
+            found.append(
+                {"agent": _text(name), "expires_ms": int(expiry) - now, "held": held, "pages": pages, **about}
+            )
+        return found
+
+    async def lists(self) -> dict[str, int]:
+        """Lengths of the lists and sorted sets that sites wait in; empty ones are left out."""
+        patterns = ("fresh", "again:*", "hour:*", "wake:*", "park:*")
+        lengths: dict[str, int] = {}
+        for pattern in patterns:
+            async for key in self._client.scan_iter(match=self._base + pattern, count=10_000):
+                name = _text(key)
+                measure = self._client.zcard if ":wake:" in name else self._client.llen
+                lengths[name] = int(await measure(name))
+        return lengths
+
+    async def reset(self) -> int:
+        """Remove every key of this crawl, the results stream included; how many."""
+        removed = 0
+        batch: list[bytes] = []
+        async for key in self._client.scan_iter(match=f"{self._base}*", count=10_000):
+            batch.append(key)
+            if len(batch) >= 1000:
+                removed += await self._client.unlink(*batch)
+                batch = []
+        return removed + (await self._client.unlink(*batch) if batch else 0)
+
+    def _bucket(self, site: str) -> str:
+        return f"{self._base}sites:{sha1(site.encode(), usedforsecurity=False).hexdigest()[:4]}"
 
     async def _call(self, operation: str, *arguments: Any) -> Any:
-        if self._sha is None:
-            self._sha = _text(await self._client.script_load(self._source))
         parts: Iterable[Any] = (f"{self._base}count", operation, *arguments)
         try:
-            return await self._client.evalsha(self._sha, 1, *parts)
-        except NoScriptError:
-            # The server was restarted since; the script ran not at all, so asking again is safe.
+            if self._sha is not None:
+                with suppress(NoScriptError):
+                    return await self._client.evalsha(self._sha, 1, *parts)
+            # First call, or the server was restarted since: then the script ran not at all, asking again is safe.
             self._sha = _text(await self._client.script_load(self._source))
             return await self._client.evalsha(self._sha, 1, *parts)
         except ResponseError as error:
             raise _named(error) from None
 
 
+def _record(site: str, text: str) -> SiteRecord:
+    letter, address, *holder = text.split(" ")
+    return SiteRecord(
+        site, STATES[letter.lower()], letter.isupper(), None if address == "-" else address, *holder
+    )
+
+
 def _named(error: ResponseError) -> Exception:
     word, _, about = str(error).partition(" ")
-    if word == "GONE":
-        return SessionGoneError(about)
-    if word == "STALE":
-        return StaleLeaseError(about)
-    return error
+    kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": PlanLostError}
+    return kinds[word](about) if word in kinds else error
 
 
 def _text(value: bytes | str) -> str:

@@ -75,7 +75,11 @@ def _above(host: str) -> list[str]:
 @lru_cache(maxsize=100_000)
 def _registrable(host: str) -> str:
     """The domain that somebody registered, by the bundled public suffix list; the host where there is none."""
-    return _suffixes()(host).top_domain_under_public_suffix or host
+    found = _suffixes()(host)
+    if found.suffix or found.ipv4 or ":" in host:
+        return found.top_domain_under_public_suffix or host
+    # The list's own default rule: where it knows no suffix (a company's network, .localhost), the last label is one.
+    return ".".join(host.split(".")[-2:])
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def joined(settings: BaseSettings, options: Options) -> Iterator[str]:
-    """The server's address, set as REDIS_URL meanwhile; ServerError where the bundled one cannot be started."""
+    """The server's address, set as REDIS_URL meanwhile; ServerError where the bundled one cannot be started.
+
+    OptionError where none is named and the settings keep the bundled one out.
+    """
+    connection.require(settings)
     if connection.is_named(settings):
         yield connection.told(settings)
         return

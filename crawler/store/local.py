@@ -8,6 +8,7 @@ stream after the last agent has left, and then stops the server. If it dies, any
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.settings import SETTINGS_PRIORITIES
@@ -22,7 +24,9 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from crawler import engine
 from crawler import options as our_options
 from crawler.sites import connection
-from crawler.store.server import Server, ServerError
+from crawler.sites.queue import SiteQueue
+from crawler.store.server import Server, ServerError, is_gone
+from crawler.store.stream import results_key
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -33,9 +37,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("local")
 
 WATCH_SECONDS = 1.0
+# Every how many looks at the coordinator the agents' sessions are looked at too.
+SESSIONS_EVERY = 3
 # A coordinator that ends by an error this often in a row is not started again.
 MOST_FAILURES = 3
+# One that ran this long has recovered: its next failure counts as the first.
+HEALTHY_SECONDS = 60.0
 POLL_SECONDS = 0.02
+# How long a server may take to end after its coordinator before we look what is in it.
+SERVER_END_SECONDS = 2.0
 TELL_SECONDS = 5.0
 
 
@@ -44,6 +54,7 @@ class LocalServer:
 
     def __init__(self, crawler: Crawler, options: Options) -> None:
         self._crawler = crawler
+        self._options = options
         self._server = Server(options.var)
         self._coordinator = CoordinatorProcess(crawler.settings, self._server)
         self._watch: asyncio.Task[None] | None = None
@@ -66,10 +77,13 @@ class LocalServer:
             raise SystemExit(f"lowtide: {error}") from None
 
     async def _opened(self) -> None:
-        self._watch = asyncio.ensure_future(self._watch_coordinator())
+        self._watch = asyncio.ensure_future(self._keep_watch())
 
-    async def _watch_coordinator(self) -> None:
-        while True:
+    async def _keep_watch(self) -> None:
+        for tick in itertools.count():
+            await asyncio.to_thread(self._keep_server)
+            if tick % SESSIONS_EVERY == 0:
+                await self._end_dead_sessions()
             self._coordinator.ensure()
             if self._coordinator.hopeless:
                 logger.error("no coordinator can run, so no result would be stored: the crawl ends")
@@ -77,21 +91,87 @@ class LocalServer:
                 return
             await asyncio.sleep(WATCH_SECONDS)
 
+    def _keep_server(self) -> None:
+        """Start the server again if it died under us; one that is alive but does not answer is left to recover."""
+        try:
+            if not self._server.running():
+                with self._server.join("visitor") as visit:
+                    if visit.started:
+                        logger.warning("the bundled server was gone; it is started again")
+        except ServerError as error:
+            logger.debug("%s", error)
+
+    async def _end_dead_sessions(self) -> None:
+        """All agents of this server run on this machine: the sites of one whose process is gone need not wait.
+
+        Elsewhere a session ends LEASE_SECONDS after its last sign of life, and so it does here if Redis is away now.
+        """
+        client = connection.connect(self._crawler.settings)
+        queue = SiteQueue(client, self._options)
+        try:
+            for agent in await queue.agents():
+                if agent.get("pid") and is_gone(int(agent["pid"])):
+                    logger.warning(
+                        "agent %s is gone; its %d sites are handed on", agent["agent"], agent["held"]
+                    )
+                    await queue.part(agent["agent"])
+        except (RedisError, OSError) as error:
+            logger.debug("sessions could not be looked at: %s", error)
+        finally:
+            await client.aclose()
+
     async def _stopped(self) -> None:
         if self._watch:
             self._watch.cancel()
-        await self._coordinator_ready()
+        for _ in range(MOST_FAILURES):
+            ready = await self._coordinator_ready()
+            self._membership.leave()
+            if ready and (self._server.agents_alive() or await self._stored()):
+                return
+            if not ready or self._coordinator.hopeless:
+                break
+            logger.warning("the coordinator ended before everything was stored; another one is started")
+            self._membership = self._server.join("agent")
         self._membership.leave()
-        if not self._server.agents_alive():
-            await self._wait_until_stored()
+        logger.error(
+            "results that are not stored yet are kept in %s; the next run stores them", self._server.folder
+        )
+        self._crawler.stats.set_value("finish_reason", "coordinator_failed")
 
-    async def _coordinator_ready(self) -> None:
-        """A coordinator that was just started must have joined before the last agent may stop the server."""
-        while self._coordinator.starting:  # noqa: ASYNC110 - another process's lock is the event
+    async def _coordinator_ready(self) -> bool:
+        """One must have joined before the last agent may leave; False: none can run."""
+        while not self._server.coordinator_alive():
+            self._coordinator.ensure()
+            if self._coordinator.hopeless:
+                return False
             await asyncio.sleep(POLL_SECONDS)
+        return True
 
-    async def _wait_until_stored(self) -> None:
-        """The last agent's crawl is over when its results are in the tables."""
+    async def _stored(self) -> bool:
+        """The last agent's crawl is over when its results are in the tables; False: the coordinator died before."""
+        await self._coordinator_gone()
+        if self._server.agents_alive():
+            return True  # their business now
+        code = self._coordinator.code()
+        if code is not None:
+            return code == 0
+        # Another agent's child. One that was done stops the server as it goes, unless somebody looks in.
+        deadline = time.monotonic() + SERVER_END_SECONDS
+        while self._server.running():
+            if time.monotonic() > deadline:
+                return self._nothing_waits()
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    def _nothing_waits(self) -> bool:
+        with self._server.join("visitor"):
+            client = connection.connect_blocking(self._crawler.settings)
+            try:
+                return not client.xlen(results_key(self._options.key_prefix))
+            finally:
+                client.close()
+
+    async def _coordinator_gone(self) -> None:
         told = time.monotonic()
         while self._server.coordinator_alive() and not self._server.agents_alive():
             if time.monotonic() - told > TELL_SECONDS:
@@ -109,16 +189,20 @@ class CoordinatorProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._not_before = 0.0
+        self._started = 0.0
 
     @property
     def hopeless(self) -> bool:
         """Whether it ended by an error too often to try again."""
         return self._failures >= MOST_FAILURES
 
-    @property
-    def starting(self) -> bool:
-        """Whether it runs but has not joined yet."""
-        return self._running() and not self._server.coordinator_alive()
+    def code(self) -> int | None:
+        """How the coordinator that this process started has ended; None: it was another's child."""
+        if self._process is None:
+            return None
+        code = self._process.wait()  # it gave its lock away, so it is ending
+        self._running()
+        return code
 
     def ensure(self) -> None:
         """Start one unless one is alive or was started a moment ago."""
@@ -128,6 +212,7 @@ class CoordinatorProcess:
             self._failures = 0
             return
         command = [sys.executable, "-m", "scrapy", "coordinate", *self._arguments]
+        self._started = time.monotonic()
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _running(self) -> bool:
@@ -137,11 +222,11 @@ class CoordinatorProcess:
         if code is None:
             return True
         self._process = None
-        if code == 0:
+        if code == 0 or time.monotonic() - self._started > HEALTHY_SECONDS:
             self._failures = 0
-        elif code == UNUSABLE:
+        if code == UNUSABLE:
             self._failures = MOST_FAILURES
-        else:
+        elif code != 0:
             self._failures += 1
             self._not_before = time.monotonic() + 0.2 * 2**self._failures
             logger.warning("the coordinator ended with code %d; another one is started", code)
@@ -150,6 +235,8 @@ class CoordinatorProcess:
 
 # Exit code of a coordinator that will not work however often it is started.
 UNUSABLE = 3
+# Exit code of one that was told to end before everything was stored.
+STOPPED = 4
 
 
 def _arguments(settings: BaseSettings) -> list[str]:

@@ -268,7 +268,7 @@ class Server:
                 raise self._error(f"listens but has not answered within {PING_SECONDS:g} s", self._revival())
             if pid is None and state is _State.ABSENT:
                 return False
-            if pid is not None and _is_gone(pid):
+            if pid is not None and is_gone(pid):
                 raise self._error("ended while starting", "Mend what its log says, then try again")
         raise self._error(f"is not ready after {LOADING_SECONDS:g} s", "It goes on loading: try again later")
 
@@ -422,7 +422,7 @@ class Server:
         if self._wait_for_answer(None):
             pid = self._shut_down()
             for _ in _beats(STOP_SECONDS, f"waiting for the server at {self.socket} to end"):
-                if _is_gone(pid):
+                if is_gone(pid):
                     break
             else:
                 raise self._error(f"has not ended within {STOP_SECONDS:g} s", self._revival())
@@ -565,7 +565,7 @@ def _is_folder(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode)
 
 
-def _is_gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     """The process has ended, also where nobody has collected its remains yet (a container without init)."""
     with suppress(ChildProcessError):
         if os.waitpid(pid, os.WNOHANG)[0]:

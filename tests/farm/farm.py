@@ -65,6 +65,7 @@ class Farm:
         crawl_delay: float = 0.0,
         crawl_delays: Mapping[int, float] | None = None,
         down: Collection[int] = (),
+        aliases: Mapping[str, str] | None = None,
         port: int = 0,
     ) -> None:
         self.plan = Plan(
@@ -79,11 +80,13 @@ class Farm:
             crawl_delay,
             crawl_delays or {},
             tuple(down),
+            aliases or {},
         )
         self._asked_port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._web: Web | None = None
-        self._last_hits: list[Hit] = []
+        self._hits: list[Hit] = []
+        self._hits_read = 0  # bytes of the log that they were read from
         self._cleanup = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -97,6 +100,7 @@ class Farm:
     def start(self) -> Self:
         """Starts the process and waits until it listens."""
         self._folder = Path(tempfile.mkdtemp(prefix="farm-"))
+        self._hits, self._hits_read = [], 0
         self._cleanup.callback(shutil.rmtree, self._folder, ignore_errors=True)
         try:
             self._process = self._spawn()
@@ -118,7 +122,7 @@ class Farm:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._last_hits = self.hits()
+        self._read_hits()
         self._process = None
 
     @property
@@ -170,12 +174,17 @@ class Farm:
 
     def hits(self) -> list[Hit]:
         """Every request answered so far, in order."""
-        if self._process is None:
-            return list(self._last_hits)
-        with contextlib.suppress(FileNotFoundError):
-            lines = (self._folder / "hits").read_text().splitlines(keepends=True)
-            return [Hit(*json.loads(line)) for line in lines if line.endswith("\n")]
-        return []
+        if self._process is not None:
+            self._read_hits()
+        return list(self._hits)
+
+    def _read_hits(self) -> None:
+        """Take in what the log has more; a last line that is not whole yet is left for the next time."""
+        with contextlib.suppress(FileNotFoundError), (self._folder / "hits").open("rb") as log:
+            log.seek(self._hits_read)
+            whole = log.read().rpartition(b"\n")[0]
+            self._hits += [Hit(*json.loads(line)) for line in whole.splitlines()]
+            self._hits_read += len(whole) + 1 if whole else 0
 
     def forbidden_hits(self) -> list[Hit]:
         """Requests that a right crawl never makes: denied, nofollow, overlong and alias URLs."""

@@ -49,6 +49,9 @@ class Plan:
     crawl_delay: float = 0.0  # seconds in every robots.txt; 0 = not stated
     crawl_delays: Mapping[int, float] = field(default_factory=dict)  # the same for one site
     down: tuple[int, ...] = ()  # numbered sites that refuse connections
+    aliases: Mapping[str, str] = field(
+        default_factory=dict
+    )  # further names, each serving a named site's pages
 
     def __post_init__(self) -> None:
         _check(0 <= self.sites <= MAX_SITES, "sites", self.sites, f"0 to {MAX_SITES}")
@@ -56,6 +59,9 @@ class Plan:
         _check(self.links >= 2, "links", self.links, "2 or more")
         _check(set(self.kinds) <= set(KINDS), "kinds", self.kinds, f"some of {', '.join(KINDS)}")
         _check(all(n.endswith(".localhost") for n in self.names), "names", self.names, "names in .localhost")
+        strange = {name: one for name, one in self.aliases.items() if not name.endswith(".localhost")}
+        strange |= {name: one for name, one in self.aliases.items() if one not in self.names}
+        _check(not strange, "aliases", strange, "names in .localhost for some of the named sites")
         for option, given in (("slow", self.slow_ms), ("crawl-delay", self.crawl_delays)):
             _check(set(given) <= set(range(self.total)), option, given, f"site numbers below {self.total}")
         _check(set(self.down) <= set(range(self.sites)), "down", self.down, f"numbers below {self.sites}")
@@ -93,6 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crawl-delay", type=float, default=0.0, help="seconds in every robots.txt")
     parser.add_argument("--crawl-delay-of", type=_pair, action="append", default=[], metavar="SITE=SECONDS")
     parser.add_argument("--down", type=int, action="append", default=[], metavar="SITE")
+    parser.add_argument("--alias", type=_names, action="append", default=[], metavar="NAME=NAME")
 
 
 def from_options(options: argparse.Namespace) -> Plan:
@@ -109,6 +116,7 @@ def from_options(options: argparse.Namespace) -> Plan:
         crawl_delay=options.crawl_delay,
         crawl_delays=dict(options.crawl_delay_of),
         down=tuple(options.down),
+        aliases=dict(options.alias),
     )
 
 
@@ -127,6 +135,7 @@ def to_arguments(plan: Plan) -> list[str]:
     repeated = [f"--slow={site}={ms}" for site, ms in plan.slow_ms.items()]
     repeated += [f"--crawl-delay-of={site}={delay}" for site, delay in plan.crawl_delays.items()]
     repeated += [f"--down={site}" for site in plan.down]
+    repeated += [f"--alias={name}={site}" for name, site in plan.aliases.items()]
     return [f"--{name}={value}" for name, value in single.items()] + repeated
 
 
@@ -142,6 +151,11 @@ def _words(text: str) -> tuple[str, ...]:
 def _pair(text: str) -> tuple[int, float]:
     site, _, value = text.partition("=")
     return int(site), float(value)
+
+
+def _names(text: str) -> tuple[str, str]:
+    name, _, site = text.partition("=")
+    return name, site
 
 
 def _check(fine: bool, option: str, came: object, wanted: str) -> None:

@@ -62,7 +62,7 @@ class Answers:
         return self._ready.get((request.host, request.target)) or self._make(request)
 
     def _make(self, request: Request) -> tuple[int, bytes, str, float]:
-        site = self._web.by_origin(f"http://{request.host}")
+        site = self._web.serving(request.host)
         resource = site.resource(request.target) if site else None
         delay = site.delay_ms / 1000 if site else 0.0
         if site is None or resource is None:

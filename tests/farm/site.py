@@ -52,6 +52,11 @@ class Web:
         index = self.index.get(origin)
         return None if index is None else self.site(index)
 
+    def serving(self, host: str) -> Site | None:
+        """The site whose pages are served under this Host field: its own, or that of which it is an alias."""
+        name, mark, port = host.partition(":")
+        return self.by_origin(f"http://{self.plan.aliases.get(name, name)}{mark}{port}")
+
     def neighbours(self, index: int) -> list[str]:
         """Origins that a site links to: numbered sites form a ring, named ones all know each other."""
         numbered, total = self.plan.sites, self.plan.total

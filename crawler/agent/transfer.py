@@ -1,0 +1,438 @@
+"""One transfer: a pooled curl handle and the exchange that it carries, from `begin` to `end`.
+
+Hides pycurl's options, its callbacks and their return values, and libcurl's error numbers. The callbacks hold the
+caps (header bytes and fields, interim answers, content encodings), ask the guard at the socket and before every
+request, and move the deadline from stage to stage; whoever runs the transfer (crawler/agent/wire.py) ends it there.
+Gives a Response, or an error of `crawler.agent.errors`; the handle can then carry the next exchange.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import pycurl
+from pydispatch.dispatcher import getAllReceivers, liveReceivers  # type: ignore[import-untyped]
+from scrapy import signals
+from scrapy.exceptions import UnsupportedURLSchemeError
+from scrapy.http import Headers
+from scrapy.responsetypes import responsetypes
+from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
+
+from crawler.agent.errors import (
+    AddressRefused,
+    BodyTimeout,
+    ConnectTimeout,
+    HeaderLimitExceeded,
+    HeadTimeout,
+    MalformedAnswer,
+    NotSent,
+    TooLarge,
+    error_of_libcurl,
+)
+from crawler.agent.guard import SETTING as GUARD_SETTING
+from crawler.agent.lines import header_line, header_lines, parsed, status_in, url_and_target
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Iterator
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.exceptions import StopDownload
+    from scrapy.http import Response
+
+    from crawler.agent.guard import AddressGuard
+    from crawler.agent.limits import Limits
+
+# Two: a file that is itself compressed, sent compressed. More is a bomb.
+MAX_ENCODINGS: Final = 2
+# 100 Continue, 103 Early Hints: a few are honest, a flood is not.
+MAX_INTERIM: Final = 8
+# How far behind its own connect limit libcurl may be before the sweep stops waiting for it.
+CONNECT_GRACE_SECONDS: Final = 1.0
+# A libcurl option that has no name in pycurl.
+SUPPRESS_CONNECT_HEADERS: Final = 265
+
+_PROTOCOLS: Final = {1: "HTTP/1.0", 2: "HTTP/1.1", 3: "HTTP/2"}
+_LINE_TOO_LONG: Final = 100
+_NO_HEADERS: Final = Headers()
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try to fetch one request from one address.
+
+    `address` is None where a proxy makes the connection. `proxy_entry` ("host:port:address") spares libcurl the
+    look-up of the proxy. `raw` leaves the body undecoded.
+    """
+
+    request: Request
+    limits: Limits
+    address: str | None
+    connect_s: float
+    proxy: str | None = None
+    proxy_entry: str = ""
+    raw: bool = False
+
+
+class Transfer:
+    """One pooled easy handle and the exchange it is carrying.
+
+    An exception must not leave a callback (pycurl prints it and goes on), so callbacks keep it in `fault`, and
+    return what makes libcurl give up.
+    """
+
+    def __init__(self, crawler: Crawler, guard: AddressGuard, fixed: Iterable[tuple[int, Any]]) -> None:
+        self.curl: Any = pycurl.Curl()
+        self.future: asyncio.Future[tuple[int, str]]
+        self.attempt: Attempt
+        self._crawler = crawler
+        self._guard = guard
+        self._fixed = (
+            *fixed,
+            (pycurl.OPENSOCKETFUNCTION, self._on_open_socket),
+            (pycurl.PREREQFUNCTION, self._on_connected),
+            (pycurl.HEADERFUNCTION, self._on_header),
+        )
+        self._chunks: list[bytes] = []
+        self._set_up()
+
+    def begin(self, attempt: Attempt) -> None:
+        """Ready the handle for this attempt; UnsupportedURLSchemeError for a URL that cannot be sent."""
+        self.attempt = attempt
+        self._forget()
+        if self._marked:
+            self.curl.reset()
+            self._set_up()
+        request, limits = attempt.request, attempt.limits
+        self.deadline = monotonic() + attempt.connect_s + CONNECT_GRACE_SECONDS
+        self._byte_room, self._field_room = limits.header_bytes, limits.header_fields
+        self._hears_head = _listened_to(self._crawler, signals.headers_received)
+        self._set_url(request)
+        self.curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(attempt.connect_s * 1000)))
+        if request.method != "GET" or request.body:
+            self._set_method(request)
+        self._set_changed(attempt)
+        self._set_unusual(attempt)
+
+    def end(self) -> None:
+        """Let go of everything that belongs to the exchange; a pooled handle must not hold a page."""
+        self._forget()
+        del self.attempt
+
+    def lateness(self) -> Exception:
+        """The error of a transfer that is past its deadline."""
+        url, limits = self.attempt.request.url, self.attempt.limits
+        if not self.sent_at:
+            return self._connect_timeout()
+        if not self.head_at:
+            return HeadTimeout(f"{url}: connected to {self.address}, no complete head within {limits.head}")
+        got = sum(map(len, self._chunks))
+        return BodyTimeout(f"{url}: {got} bytes of body, not complete within {limits.body}")
+
+    def error(self, code: int, text: str) -> Exception:
+        """What libcurl's error number means for the crawl."""
+        attempt, limits = self.attempt, self.attempt.limits
+        if code == pycurl.E_OPERATION_TIMEDOUT:
+            return self._connect_timeout()
+        message = f"{attempt.request.url} ({attempt.proxy or attempt.address}): {text} (libcurl {code})"
+        if code == pycurl.E_FILESIZE_EXCEEDED:
+            return TooLarge(f"{message}; at most {limits.size} bytes ({limits.size_name})")
+        if code == _LINE_TOO_LONG:
+            return HeaderLimitExceeded(f"{message}; at most {limits.header_bytes} bytes (MAX_HEADER_BYTES)")
+        if code == pycurl.E_UNSUPPORTED_PROTOCOL and self.sent_at:
+            # The peer's protocol, not the URL's: an answer without a status line.
+            return MalformedAnswer(message)
+        return error_of_libcurl(code)(message)
+
+    def note_times(self, started: float) -> None:
+        """Write stage times and latency into the request's meta, as far as the exchange came."""
+        meta = self.attempt.request.meta
+        times = meta["stage_times"]
+        if self.sent_at:
+            reused = not self.curl.getinfo(pycurl.NUM_CONNECTS)
+            connect_s = 0.0 if reused else self.curl.getinfo(pycurl.CONNECT_TIME_T) / 1e6
+            ready_s = 0.0 if reused else self.curl.getinfo(pycurl.APPCONNECT_TIME_T) / 1e6
+            times.update(reused=reused, connect_s=connect_s, tls_s=max(0.0, ready_s - connect_s))
+        if self.head_at:
+            times["head_s"] = self.head_at - self.sent_at
+            meta["download_latency"] = self.head_at - started
+            if self.done_at:
+                times["body_s"] = self.done_at - self.head_at
+
+    def response(self, flags: list[str]) -> Response:
+        """The Response from what has come; StopDownload if a signal's receiver stopped it and asks for that."""
+        request, body = self.attempt.request, b"".join(self._chunks)
+        self._account_for_decoding()
+        if self.attempt.raw:
+            flags = [*flags, "not_decoded"]
+        kind = responsetypes.from_args(headers=self.headers, url=request.url, body=body)
+        response = kind(
+            url=request.url,
+            status=self.status,
+            body=body,
+            flags=flags,
+            certificate=self._certificate(),
+            ip_address=_address_object(self.address) if self.address else None,
+            protocol=_PROTOCOLS.get(self.curl.getinfo(pycurl.INFO_HTTP_VERSION)),
+        )
+        # Given to the constructor they would be copied, line by line.
+        response.headers = self.headers
+        return response if self.stop is None else _stopped(self.stop, response)
+
+    # --- Setting up -----------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self.deadline = inf
+        self.sent_at = self.head_at = self.done_at = 0.0
+        self.status = self._interim = 0
+        self.address = ""
+        self.headers = _NO_HEADERS
+        self.fault: Exception | None = None
+        self.stop: StopDownload | None = None
+        self._lines: list[bytes] = []
+        self._chunks.clear()
+
+    def _set_up(self) -> None:
+        """All that stays the same from exchange to exchange; `reset` forgets it, so it stands in one place."""
+        for option, value in self._fixed:
+            self.curl.setopt(option, value)
+        self.curl.setopt(pycurl.WRITEFUNCTION, self._chunks.append)
+        self._marked = False
+        self._address_set: str | None = None
+        self._lines_set: list[bytes] = []
+        self._size_set = 0
+
+    def _mark(self, option: int, value: Any) -> None:
+        """Set an option for this exchange only."""
+        self._marked = True
+        self.curl.setopt(option, value)
+
+    def _set_url(self, request: Request) -> None:
+        url, target = url_and_target(request, proxied=self.attempt.proxy is not None)
+        try:
+            self.curl.setopt(pycurl.URL, url)
+            if target:
+                self._mark(pycurl.REQUEST_TARGET, target)
+        except (UnicodeError, pycurl.error) as error:
+            raise UnsupportedURLSchemeError(f"{request.url!r} cannot be sent: {error}") from error
+
+    def _set_changed(self, attempt: Attempt) -> None:
+        """Options that are mostly as they were: setting them anew costs more than looking."""
+        lines = header_lines(attempt.request.headers)
+        if lines != self._lines_set:
+            self.curl.setopt(pycurl.HTTPHEADER, lines)
+            self._lines_set = lines
+        # A HEAD only announces its size, which is no reason to refuse the answer.
+        size = 0 if attempt.request.method == "HEAD" else attempt.limits.size
+        if size != self._size_set:
+            self.curl.setopt(pycurl.MAXFILESIZE_LARGE, size)
+            self._size_set = size
+        if attempt.address is not None and attempt.address != self._address_set:
+            shown = f"[{attempt.address}]" if ":" in attempt.address else attempt.address
+            self.curl.setopt(pycurl.CONNECT_TO, [f"::{shown}:"])
+            self._address_set = attempt.address
+
+    def _set_method(self, request: Request) -> None:
+        if request.method == "HEAD":
+            self._mark(pycurl.NOBODY, 1)
+            return
+        if request.body or request.method in ("POST", "PUT", "PATCH"):
+            self._mark(pycurl.POSTFIELDS, request.body)
+        if request.method != "POST":
+            self._mark(pycurl.CUSTOMREQUEST, request.method)
+
+    def _set_unusual(self, attempt: Attempt) -> None:
+        meta = attempt.request.meta
+        if attempt.raw:
+            self._mark(pycurl.HTTP_CONTENT_DECODING, 0)
+        if attempt.proxy is not None:
+            self._set_proxy(attempt, attempt.proxy)
+        if meta.get("bindaddress"):
+            for option, value in bind_options(meta["bindaddress"]):
+                self._mark(option, value)
+        if meta.get("want_certificate"):
+            # libcurl has the certificate only where it made the handshake.
+            self._mark(pycurl.OPT_CERTINFO, 1)
+            self._mark(pycurl.FRESH_CONNECT, 1)
+        if _listened_to(self._crawler, signals.bytes_received):
+            self._mark(pycurl.WRITEFUNCTION, self._on_body)
+
+    def _set_proxy(self, attempt: Attempt, proxy: str) -> None:
+        if self._address_set is not None:
+            self.curl.unsetopt(pycurl.CONNECT_TO)
+        self._mark(pycurl.PROXY, proxy)
+        self._mark(SUPPRESS_CONNECT_HEADERS, 1)
+        self._mark(pycurl.HEADEROPT, pycurl.HEADER_SEPARATE)
+        secret = attempt.request.headers.get(b"Proxy-Authorization")
+        if secret:
+            self._mark(pycurl.PROXYHEADER, [header_line(b"Proxy-Authorization", secret)])
+        if attempt.proxy_entry:
+            # "+": the entry may grow old like any other, so a proxy that moves is found again.
+            self._mark(pycurl.RESOLVE, [f"+{attempt.proxy_entry}"])
+
+    # --- libcurl's callbacks --------------------------------------------------------------------------
+
+    def _on_open_socket(self, _purpose: int, peer: Any) -> int:
+        try:
+            if self._refused(peer.addr[0]):
+                return int(pycurl.SOCKET_BAD)
+            return socket.socket(peer.family, peer.socktype, peer.protocol).detach()
+        except Exception as error:
+            self.fault = error
+            return int(pycurl.SOCKET_BAD)
+
+    def _on_connected(self, address: str, *_rest: object) -> int:
+        """A connection, new or reused, is about to carry the request."""
+        if self._refused(address) or self._held_back():
+            return int(pycurl.PREREQFUNC_ABORT)
+        self.address = address
+        self.sent_at = monotonic()
+        self.deadline = self.sent_at + self.attempt.limits.head.seconds
+        return int(pycurl.PREREQFUNC_OK)
+
+    def _on_header(self, line: bytes) -> int | None:
+        self._byte_room -= len(line)
+        if line in (b"\r\n", b"\n"):
+            return None if self.head_at else self._on_blank_line()
+        self._field_room -= 1
+        # The status line is no field.
+        if self._byte_room < 0 or self._field_room < -1:
+            return self._refuse(self._header_excess())
+        self._lines.append(line)
+        return None
+
+    def _on_blank_line(self) -> int | None:
+        status = status_in(self._lines[0]) if self._lines else 0
+        url = self.attempt.request.url
+        if 100 <= status < 200 and status != 101:
+            self._interim += 1
+            self._lines.clear()
+            if self._interim > MAX_INTERIM:
+                return self._refuse(HeaderLimitExceeded(f"{url}: over {MAX_INTERIM} interim answers"))
+            return None
+        if not 200 <= status <= 599:
+            return self._refuse(MalformedAnswer(f"{url}: status {status}; wanted 200 to 599"))
+        return self._on_head(status)
+
+    def _on_head(self, status: int) -> int | None:
+        self.status = status
+        self.head_at = monotonic()
+        self.deadline = self.head_at + self.attempt.limits.body.seconds
+        self.headers = parsed(self._lines[1:])
+        encodings = self._encodings()
+        if encodings.count(",") >= MAX_ENCODINGS:
+            url = self.attempt.request.url
+            return self._refuse(
+                MalformedAnswer(f"{url}: encoded {encodings}; at most {MAX_ENCODINGS} layers")
+            )
+        return self._tell_head() if self._hears_head else None
+
+    def _on_body(self, data: bytes) -> int | None:
+        self._chunks.append(data)
+        return self._tell(signals.bytes_received, data=data)
+
+    def _tell_head(self) -> int | None:
+        announced = self.headers.get(b"Content-Length") or b""
+        length = int(announced) if announced.isdigit() else None
+        return self._tell(signals.headers_received, headers=self.headers, body_length=length)
+
+    def _tell(self, signal: object, **told: Any) -> int | None:
+        try:
+            self.stop = check_stop_download(signal, self._crawler, self.attempt.request, **told)
+        except Exception as error:
+            return self._refuse(error)
+        return None if self.stop is None else 0
+
+    def _refuse(self, fault: Exception) -> int:
+        self.fault = fault
+        return 0
+
+    def _held_back(self) -> bool:
+        """Whether who asked for this request does not want it sent any more; asked at the last moment there is."""
+        sending = self.attempt.request.meta.get("sending")
+        if sending is None or sending():
+            return False
+        self.fault = NotSent(f"{self.attempt.request.url}: held back")
+        return True
+
+    def _refused(self, address: str) -> bool:
+        """Whether the guard forbids the address; a proxy is the operator's word and is not judged."""
+        if self.attempt.proxy is not None:
+            return False
+        reason = self._guard.refusal(address)
+        if reason is not None:
+            self.fault = refusal_of(self.attempt.request.url, address, reason)
+        return reason is not None
+
+    # --- From what came -------------------------------------------------------------------------------
+
+    def _connect_timeout(self) -> ConnectTimeout:
+        attempt, limit = self.attempt, self.attempt.limits.connect
+        peer = attempt.proxy or attempt.address
+        return ConnectTimeout(
+            f"{attempt.request.url}: no connection to {peer} within {attempt.connect_s:.3g} s ({limit.name})"
+        )
+
+    def _header_excess(self) -> HeaderLimitExceeded:
+        limits = self.attempt.limits
+        return HeaderLimitExceeded(
+            f"{self.attempt.request.url}: response head above {limits.header_bytes} bytes (MAX_HEADER_BYTES) "
+            f"or {limits.header_fields} fields (MAX_HEADER_FIELDS)"
+        )
+
+    def _encodings(self) -> str:
+        values: list[bytes] = dict.get(self.headers, b"Content-Encoding", [])
+        return b",".join(values).decode("latin-1")
+
+    def _account_for_decoding(self) -> None:
+        """A decoded body's headers must not say that it is encoded; what they said is kept in meta."""
+        encodings = self._encodings()
+        bodiless = self.attempt.request.method == "HEAD" or self.status in (204, 304)
+        if not encodings or bodiless or self.attempt.raw:
+            return
+        self.attempt.request.meta["encoded"] = (encodings, self.curl.getinfo(pycurl.SIZE_DOWNLOAD_T))
+        self.headers.pop(b"Content-Encoding")
+        self.headers.pop(b"Content-Length", None)
+
+    def _certificate(self) -> dict[str, str] | None:
+        if not self.attempt.request.meta.get("want_certificate"):
+            return None
+        chain = self.curl.getinfo(pycurl.INFO_CERTINFO)
+        return dict(chain[0]) if chain else None
+
+
+def bind_options(address: str | tuple[str, int] | None) -> Iterator[tuple[int, Any]]:
+    """The options that make a connection leave from this local address; none where none is given."""
+    bound = normalize_bind_address(address)
+    if bound is not None:
+        yield pycurl.INTERFACE, f"host!{bound[0]}"
+        yield pycurl.LOCALPORT, bound[1]
+
+
+def _stopped(stop: StopDownload, response: Response) -> Response:
+    """The response of a download that a signal's receiver ended; raised in `stop` if the receiver asks for that."""
+    response.flags.append("download_stopped")
+    if stop.fail:
+        stop.response = response
+        raise stop
+    return response
+
+
+def refusal_of(url: str, address: str, reason: str) -> AddressRefused:
+    """The error that says why the guard forbids an address, and which setting would allow it."""
+    return AddressRefused(f"{url}: {address} is {reason}; networks named in {GUARD_SETTING} may be visited")
+
+
+def _listened_to(crawler: Crawler, signal: object) -> bool:
+    return any(True for _ in liveReceivers(getAllReceivers(crawler, signal)))
+
+
+# Sites are visited page after page: the same few addresses come again and again.
+_address_object = lru_cache(4096)(ip_address)

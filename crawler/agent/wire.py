@@ -1,0 +1,281 @@
+"""The wire: one CurlMulti on the running asyncio loop, shared by all that one crawler downloads.
+
+So http and https have one connection pool, one certificate store and one resolver. Keeps the pool of transfers,
+watches libcurl's sockets and its timer, and ends transfers whose head or body is late. `wire_of(crawler)` finds the
+crawler's wire; the last of those who joined it closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import ssl
+from functools import partial
+from importlib.util import find_spec
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import pycurl
+from scrapy.exceptions import DownloadCancelledError
+
+from crawler import options
+from crawler.agent.guard import AddressGuard
+from crawler.agent.limits import Limits
+from crawler.agent.names import Names
+from crawler.agent.transfer import Transfer, bind_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scrapy.crawler import Crawler
+
+ENCODINGS: Final = "gzip, deflate, br"
+SWEEP_SECONDS: Final = 0.25
+MAX_IDLE_CONNECTIONS: Final = 2000
+# A libcurl option that has no name in pycurl.
+DISALLOW_USERNAME_IN_URL: Final = 278
+
+
+class Wire:
+    """What http and https of one crawler share: connections, certificates, names, and the loop's side of libcurl.
+
+    Bound to the loop that runs at the first transfer. `close` ends what is under way with DownloadCancelledError.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        given = options.read(crawler.settings)
+        self.users = 0
+        self.guard = AddressGuard(given.allow_private_addresses)
+        self.names = Names(given.connect_timeout_seconds)
+        self.limits = Limits.of(given, crawler.settings.getint("DOWNLOAD_MAXSIZE"))
+        self._make = partial(Transfer, crawler, self.guard, tuple(_fixed_options(crawler)))
+        self._idle: list[Transfer] = []
+        self._active: dict[Any, Transfer] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = self._due = inf
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._watched: dict[int, int] = {}
+        self._news = False
+
+    def take(self) -> Transfer:
+        """A transfer from the pool, or a new one; DownloadCancelledError after `close`."""
+        if self._closed:
+            raise DownloadCancelledError("the download handler is closed")
+        return self._idle.pop() if self._idle else self._make()
+
+    def put(self, transfer: Transfer) -> None:
+        """Give a transfer back to the pool."""
+        if self._closed:
+            transfer.curl.close()
+        else:
+            self._idle.append(transfer)
+
+    async def run(self, transfer: Transfer) -> tuple[int, str]:
+        """Carry out a transfer that was begun; libcurl's code (0 = done) and words.
+
+        Raises HeadTimeout, BodyTimeout, DownloadCancelledError. Cancelling the caller ends the transfer.
+        """
+        loop = self._open()
+        transfer.future = loop.create_future()
+        self._active[transfer.curl] = transfer
+        try:
+            self._multi.add_handle(transfer.curl)
+            if self._sweeper is None:
+                self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+            return await transfer.future
+        finally:
+            self._remove(transfer)
+
+    async def close(self) -> None:
+        """End all transfers and look-ups, close all connections. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.names.close()
+        for transfer in list(self._active.values()):
+            url = transfer.attempt.request.url
+            self._end(transfer, DownloadCancelledError(f"{url}: the crawl ended during the download"))
+        for timer in (self._timer, self._sweeper):
+            if timer is not None:
+                timer.cancel()
+        for transfer in self._idle:
+            transfer.curl.close()
+        self._idle.clear()
+        if self._loop is not None:
+            self._multi.close()
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._multi: Any = pycurl.CurlMulti()
+            self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
+            self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
+            self._multi.setopt(pycurl.M_NOTIFYFUNCTION, self._on_news)
+            self._multi.notify_enable(pycurl.M_NOTIFY_INFO_READ)
+            self._multi.setopt(pycurl.M_MAXCONNECTS, _idle_connections())
+        return self._loop
+
+    def _remove(self, transfer: Transfer) -> None:
+        if self._active.pop(transfer.curl, None) is not None:
+            self._multi.remove_handle(transfer.curl)
+
+    def _end(self, transfer: Transfer, error: Exception) -> None:
+        self._remove(transfer)
+        if not transfer.future.done():
+            transfer.future.set_exception(error)
+
+    def _sweep(self) -> None:
+        now = monotonic()
+        for transfer in [one for one in self._active.values() if one.deadline < now]:
+            self._end(transfer, transfer.lateness())
+        assert self._loop is not None
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep) if self._active else None
+
+    # --- libcurl's side of the loop -------------------------------------------------------------------
+
+    def _act(self, fd: int, mask: int) -> None:
+        self._multi.socket_action(fd, mask)
+        if self._news:
+            self._read_news()
+
+    def _read_news(self) -> None:
+        self._news = False
+        left = 1
+        while left:
+            left, done, failed = self._multi.info_read()
+            for curl in done:
+                self._settle(curl, 0, "")
+            for curl, code, text in failed:
+                self._settle(curl, code, text)
+
+    def _settle(self, curl: Any, code: int, text: str) -> None:
+        transfer = self._active.get(curl)
+        if transfer is None:
+            return
+        self._remove(transfer)
+        if code == 0:
+            transfer.done_at = monotonic()
+        if not transfer.future.done():
+            transfer.future.set_result((code, text))
+
+    def _on_news(self, *_what: object) -> None:
+        self._news = True
+
+    def _on_socket(self, mask: int, fd: int, _multi: object, _data: object) -> None:
+        """Watch a socket as libcurl wants; the loop is told of changes only."""
+        wanted = 0 if mask == pycurl.POLL_REMOVE else mask
+        had = self._watched.pop(fd, 0)
+        if wanted:
+            self._watched[fd] = wanted
+        loop, changed = self._loop, wanted ^ had
+        assert loop is not None
+        if changed & pycurl.POLL_IN:
+            if wanted & pycurl.POLL_IN:
+                loop.add_reader(fd, self._act, fd, pycurl.CSELECT_IN)
+            else:
+                loop.remove_reader(fd)
+        if changed & pycurl.POLL_OUT:
+            if wanted & pycurl.POLL_OUT:
+                loop.add_writer(fd, self._act, fd, pycurl.CSELECT_OUT)
+            else:
+                loop.remove_writer(fd)
+
+    def _on_timer(self, timeout_ms: int) -> None:
+        """Follow libcurl's timer, which moves with every event; the loop's moves only if it would fire too late."""
+        if timeout_ms < 0:
+            self._due = inf
+            return
+        assert self._loop is not None
+        self._due = self._loop.time() + timeout_ms / 1000
+        if self._due < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm()
+
+    def _arm(self) -> None:
+        assert self._loop is not None
+        self._timer_at = self._due
+        self._timer = self._loop.call_at(self._due, self._on_time)
+
+    def _on_time(self) -> None:
+        assert self._loop is not None
+        self._timer, self._timer_at = None, inf
+        if self._due == inf:
+            return
+        # A millisecond is the loop's own resolution.
+        if self._due > self._loop.time() + 0.001:
+            self._arm()
+            return
+        self._due = inf
+        self._act(pycurl.SOCKET_TIMEOUT, 0)
+
+
+# The wires in use. Who joins finds the crawler's here, and the last who leaves takes it out.
+_WIRES: Final[WeakKeyDictionary[Crawler, Wire]] = WeakKeyDictionary()
+
+
+def wire_of(crawler: Crawler) -> Wire:
+    """The wire of this crawler, made at the first call; whoever needs its `names` or `guard` asks here."""
+    wire = _WIRES.get(crawler)
+    if wire is None:
+        wire = _WIRES[crawler] = Wire(crawler)
+    return wire
+
+
+async def leave(crawler: Crawler) -> None:
+    """One user of the crawler's wire fewer; the last closes it. Every `users += 1` is answered by one of these."""
+    wire = wire_of(crawler)
+    wire.users -= 1
+    if not wire.users:
+        del _WIRES[crawler]
+        await wire.close()
+
+
+# --- What every handle is set to --------------------------------------------------------------------------
+
+
+def _fixed_options(crawler: Crawler) -> Iterator[tuple[int, Any]]:
+    """What every handle is set to."""
+    yield pycurl.NOSIGNAL, 1
+    yield pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
+    yield DISALLOW_USERNAME_IN_URL, 1
+    # Empty, or libcurl would take the environment's.
+    yield pycurl.PROXY, ""
+    yield pycurl.NOPROXY, ""
+    yield pycurl.PATH_AS_IS, 1
+    yield pycurl.ACCEPT_ENCODING, ENCODINGS
+    yield pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS
+    yield pycurl.BUFFERSIZE, 64 * 1024
+    yield from bind_options(crawler.settings.get("DOWNLOAD_BIND_ADDRESS"))
+    if crawler.settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
+        yield from _trust()
+    else:
+        yield pycurl.SSL_VERIFYPEER, 0
+        yield pycurl.SSL_VERIFYHOST, 0
+
+
+def _trust() -> Iterator[tuple[int, str]]:
+    """Where the trusted certificates are: libcurl's built-in path is that of another Linux distribution."""
+    named = os.environ.get("SSL_CERT_FILE")
+    system = ssl.get_default_verify_paths()
+    if named:
+        yield pycurl.CAINFO, named
+    elif find_spec("certifi"):
+        import certifi
+
+        yield pycurl.CAINFO, certifi.where()
+    elif system.cafile:
+        yield pycurl.CAINFO, system.cafile
+    elif system.capath:
+        yield pycurl.CAPATH, system.capath
+
+
+def _idle_connections() -> int:
+    """Connections kept for later; a quarter of the file descriptors at most, since each is one."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_IDLE_CONNECTIONS if soft < 0 else max(1, min(MAX_IDLE_CONNECTIONS, soft // 4))

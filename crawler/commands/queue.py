@@ -1,0 +1,115 @@
+"""`scrapy queue`: look at the site queue, rebuild it from the tables, empty it, or talk to its server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import UsageError
+
+from crawler.command import CommandError, LowtideCommand, print_json
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Command(LowtideCommand):
+    def syntax(self) -> str:
+        return "show | rebuild | reset --yes | cli [COMMAND …]"
+
+    def short_desc(self) -> str:
+        return "Look at the site queue, rebuild it from the tables, empty it, or talk to its server"
+
+    def long_desc(self) -> str:
+        return (
+            "show: how many sites wait, who works on what. rebuild: put the tables' sites into a queue that was lost. "
+            "reset: remove every key of this crawl from Redis (the tables stay). cli: a redis-cli on the crawl's "
+            "server, the bundled one too."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument("--json", action="store_true", help="show, rebuild: print figures as JSON")
+        parser.add_argument("--yes", action="store_true", help="reset: do it")
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> int:
+        from redis.exceptions import RedisError
+
+        from crawler.store.database import DatabaseError
+        from crawler.store.joining import joined
+        from crawler.store.server import ServerError
+
+        word = args[0] if args else "show"
+        doings = {"show": self._show, "rebuild": self._rebuild, "reset": self._reset, "cli": self._cli}
+        if word not in doings:
+            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+        if word == "reset" and not opts.yes:
+            raise CommandError("reset removes the queue and all results not yet stored; wanted --yes")
+        assert self.settings is not None
+        try:
+            with joined(self.settings, self.options):
+                return doings[word](args[1:], opts) or 0
+        except (RedisError, DatabaseError, ServerError) as error:
+            raise CommandError(str(error)) from None
+
+    def _show(self, _args: list[str], opts: argparse.Namespace) -> None:
+        asyncio.run(self._show_now(opts))
+
+    async def _show_now(self, opts: argparse.Namespace) -> None:
+        from crawler.store import operating
+
+        assert self.settings is not None
+        async with operating.the_queue(self.settings, self.options) as queue:
+            depth = (await queue.depth())._asdict()
+            figures = {**depth, "by_agent": await queue.agents(), "lists": await queue.lists()}
+        if opts.json:
+            print_json(figures)
+            return
+        for name, value in depth.items():
+            print(f"{name:<12} {value:>10,}")
+        for agent in figures["by_agent"]:
+            left = agent["expires_ms"] / 1000
+            print(
+                f"agent {agent['agent']}: {agent['held']} sites, {agent['pages']} pages, lease for {left:.0f} s more"
+            )
+        for name, length in figures["lists"].items():
+            print(f"list  {name}: {length:,}")
+
+    def _rebuild(self, _args: list[str], opts: argparse.Namespace) -> None:
+        from crawler.store import operating
+
+        engine = operating.the_tables(self.options)
+        if engine is None:
+            raise CommandError(f"no tables in {self.options.database}: there is nothing to rebuild from")
+        counts = asyncio.run(self._rebuild_now(engine))
+        if opts.json:
+            print_json(counts)
+        else:
+            print(
+                f"{counts['finished']} finished and {counts['unfinished']} unfinished sites restored, "
+                f"{counts['known']} were known"
+            )
+
+    async def _rebuild_now(self, engine: object) -> dict[str, int]:
+        from crawler.store import operating
+
+        assert self.settings is not None
+        async with operating.the_queue(self.settings, self.options) as queue:
+            return await operating.rebuild(queue, engine)  # type: ignore[arg-type]
+
+    def _reset(self, _args: list[str], _opts: argparse.Namespace) -> None:
+        print(f"{asyncio.run(self._reset_now())} keys removed")
+
+    async def _reset_now(self) -> int:
+        from crawler.store import operating
+
+        assert self.settings is not None
+        async with operating.the_queue(self.settings, self.options) as queue:
+            return await queue.reset()
+
+    def _cli(self, args: list[str], _opts: argparse.Namespace) -> int:
+        from crawler.store import console
+
+        assert self.settings is not None
+        return console.talk(self.settings, args, sys.stdin)

@@ -1,0 +1,214 @@
+"""What one agent makes of single sites: aliases, rests, broken checkpoints, the operator's orders; and when it ends."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from tests.crawling import Place, Run, fetched, wait_for_hits
+from tests.drills import Fleet, key
+from tests.farm import Farm
+from tests.servers import RunningServer, eventually
+
+PLAIN: dict[str, Any] = {"kinds": (), "names": ()}
+
+
+def ask(place: Place, valkey: RunningServer, *words: str) -> Run:
+    """A command of the operator's."""
+    return place.run(*words, REDIS_URL=valkey.url).succeeded()
+
+
+def shown(place: Place, valkey: RunningServer, site: str) -> dict[str, Any]:
+    """What `scrapy site show` tells of a site."""
+    found: dict[str, Any] = json.loads(ask(place, valkey, "site", "show", site, "--json").out)
+    return found
+
+
+# --- aliases ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_name_is_told_recorded_and_left_out(place: Place, valkey: RunningServer) -> None:
+    names = ("one.localhost", "two.localhost")
+    with (
+        Farm(sites=0, pages=12, kinds=(), names=names, aliases={"www.one.localhost": names[0]}) as farm,
+        Fleet(place, farm, valkey, SITE_SLOTS=1, DOWNLOAD_DELAY=0.1) as fleet,
+    ):
+        one, two = (farm.site(name) for name in names)
+        second = one.replace("//one", "//www.one")
+        run = fleet.agent(seeds=[one, two, second]).wait().succeeded()
+        fleet.store_all()
+        assert {site: len(urls) for site, urls in place.stored().items()} == {one: 12, two: 12, second: 1}
+        assert fetched(farm.hits())[f"{second}/"] == 1
+        assert f"{second} has the address and the root page of {one}" in run.err
+        assert f"{two} has the address" not in run.err
+        record = shown(place, valkey, second)
+        assert (record["state"], record["alias_of"]) == ("alias", one)
+        assert {fleet.counts()[name] for name in ("alias", "finished")} == {1, 2}
+        # Told once: the next run leaves it alone.
+        hits = len(farm.hits())
+        fleet.agent(seeds=[second]).wait().succeeded()
+        assert len(farm.hits()) == hits
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+def test_an_idle_agent_waits_for_one_that_still_discovers(place: Place, valkey: RunningServer) -> None:
+    """Only one of them can have the first site, which names the others: the one without any must not go home."""
+    with (
+        Farm(sites=4, pages=2, delay_ms=400, **PLAIN) as farm,
+        Fleet(place, farm, valkey, SCOPE="any", SITE_SLOTS=1) as fleet,
+    ):
+        for _ in range(2):
+            fleet.agent(seeds=[farm.seeds[0]])
+        fleet.wait()
+        fleet.check_exact(farm.expected("any"))
+        assert len({hit.user_agent for hit in farm.hits()}) == 2
+
+
+def test_a_site_that_is_down_rests_is_named_and_goes_on_when_due(place: Place, valkey: RunningServer) -> None:
+    with Farm(sites=2, pages=3, down=(1,), **PLAIN) as farm, Fleet(place, farm, valkey) as fleet:
+        port, down = farm.port, farm.site(1)
+        run = fleet.agent().wait().succeeded()
+        last = run.err[run.err.index("1 sites wait until later") :]
+        assert f"{down} until " in last
+        assert "DownloadConnectionRefusedError" in last
+        assert shown(place, valkey, down)["state"] == "later"
+    with (
+        Farm(sites=2, pages=3, port=port, **PLAIN) as farm,
+        Fleet(place, farm, valkey) as fleet,
+    ):
+        valkey.client.zadd(key("wake:site"), {down: 1})
+        fleet.agent()
+        fleet.wait()
+        fleet.check_exact()
+        assert {f"http://{hit.host}" for hit in farm.hits()} == {down}
+
+
+# --- tries and rests --------------------------------------------------------------------------------------
+
+
+def test_pages_get_their_tries_and_sites_their_rests(place: Place, valkey: RunningServer) -> None:
+    """`broken` answers 500 always, `busy` once 503 with Retry-After: 1, during which the whole site rests."""
+    with (
+        Farm(sites=1, pages=3, kinds=("broken", "busy"), names=()) as farm,
+        Fleet(place, farm, valkey, RETRY_DELAY_SECONDS=0.4, MAX_TRIES=2) as fleet,
+    ):
+        run = fleet.agent().wait().succeeded()
+        fleet.check_exact()
+        hits = [hit for hit in farm.hits() if hit.path != "/robots.txt"]
+        assert Counter(hit.path for hit in hits if hit.status >= 500) == {"/broken.html": 2, "/busy.html": 1}
+        tries = [hit.monotonic for hit in hits if hit.path == "/broken.html"]
+        assert tries[1] - tries[0] >= 0.4
+        busy = next(number for number, hit in enumerate(hits) if hit.status == 503)
+        assert hits[busy + 1].monotonic - hits[busy].monotonic >= 1.0
+        assert "rests for 1 s: it answered 503" in run.err
+        assert place.rows("select outcome, status, tries from pages where url like '%broken%'") == [
+            ("failed", 500, 2)
+        ]
+        assert place.rows("select outcome, status, tries from pages where url like '%busy%'") == [
+            ("stored", 200, 2)
+        ]
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------
+
+
+def test_a_broken_checkpoint_costs_its_own_site_only(place: Place, valkey: RunningServer) -> None:
+    with Farm(sites=2, pages=16, **PLAIN) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.1) as fleet:
+        broken, whole = farm.site(0), farm.site(1)
+        run = fleet.agent()
+        wait_for_hits(farm, 10)
+        run.end().succeeded()
+        valkey.client.delete(key(f"checkpoint:{broken}"))
+        valkey.client.rpush(key(f"checkpoint:{broken}"), b"\xc1 garbage \x00\xff")
+        known = {url for url in fetched(farm.hits()) if url.startswith(whole)}
+        before = len(farm.hits())
+
+        run = fleet.agent()
+        wait_for_hits(farm, 12, before)
+        fleet.kill(run)  # what it has published since is a good checkpoint again
+        assert f"{broken}: its checkpoint cannot be read" in run.err
+        assert whole not in run.err
+
+        run = fleet.agent()
+        fleet.wait()
+        assert "cannot be read" not in run.err
+        fleet.store_all()
+        assert place.stored() == farm.expected()
+        fleet.check_nothing_left()
+        asked = fetched(farm.hits())
+        assert {asked[url] for url in known} == {1}
+        assert asked[f"{broken}/"] == 2
+
+
+def test_a_site_that_could_not_be_taken_up_is_not_forgotten(place: Place, valkey: RunningServer) -> None:
+    """Leased, but then its address could not be told to the server: it goes back and is leased once more."""
+    with Farm(sites=2, pages=4, **PLAIN) as farm, Fleet(place, farm, valkey, LEASE_SECONDS=1) as fleet:
+        valkey.client.set(key("park:127.0.1.1"), "no list: whoever takes a place on this address fails")
+        run = fleet.agent()
+        run.says("Redis is away")
+        valkey.client.delete(key("park:127.0.1.1"))
+        fleet.wait()
+        fleet.store_all()
+        assert place.stored() == farm.expected()
+        assert set(fetched(farm.hits()).values()) == {1}
+        assert "Redis is back" in run.err
+
+
+# --- the operator's orders --------------------------------------------------------------------------------
+
+
+def asked_for(farm: Farm, site: str) -> int:
+    return sum(f"http://{hit.host}" == site for hit in farm.hits())
+
+
+def until_still(farm: Farm, fleet: Fleet, site: str, seconds: float) -> int:
+    """Wait until the agent has given the site back; how often it was asked by then."""
+    eventually(lambda: not any(site in fleet.held(run) for run in fleet.alive), "it is given back", seconds)
+    return asked_for(farm, site)
+
+
+def test_orders_are_obeyed_within_a_renewal(place: Place, valkey: RunningServer) -> None:
+    with (
+        Farm(sites=3, pages=44, **PLAIN) as farm,
+        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.12, LEASE_SECONDS=3) as fleet,
+    ):
+        blocked, paused, other = map(farm.site, range(3))
+        run = fleet.agent()
+        wait_for_hits(farm, 12)
+        ask(place, valkey, "site", "block", blocked, "--reason", "its owner asked us to")
+        ask(place, valkey, "site", "pause", paused)
+        # A renewal comes every second, a third of the lease.
+        asked = {site: until_still(farm, fleet, site, 2.0) for site in (blocked, paused)}
+        others = asked_for(farm, other)
+        eventually(lambda: asked_for(farm, other) >= others + 5, "the other one goes on")
+        assert asked == {site: asked_for(farm, site) for site in asked}
+        assert max(asked.values()) < 44
+        ask(place, valkey, "site", "resume", paused)
+        run.wait().succeeded()
+        fleet.store_all()
+        fleet.check_published_once()
+        fleet.check_nothing_left()
+        assert {site: place.stored()[site] for site in (paused, other)} == farm.expected(
+            seeds=[paused, other]
+        )
+        assert set(fetched(farm.hits()).values()) == {1}  # the paused one went on where it was
+        assert asked_for(farm, blocked) == asked[blocked]
+        assert {fleet.counts()[name] for name in ("blocked", "finished")} == {1, 2}
+        assert shown(place, valkey, blocked)["why"] == "its owner asked us to"
+
+
+def test_a_budget_holds_from_the_next_lease(place: Place, valkey: RunningServer) -> None:
+    with Farm(sites=2, pages=30, **PLAIN) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.1) as fleet:
+        run = fleet.agent()
+        wait_for_hits(farm, 8)
+        run.end().succeeded()
+        ask(place, valkey, "site", "budget", farm.site(0), "12")
+        fleet.agent()
+        fleet.wait()
+        fleet.store_all()
+        assert [len(place.stored()[farm.site(number)]) for number in (0, 1)] == [12, 30]
+        rows = place.rows(f"select reason, over_budget > 0 from sites where site = '{farm.site(0)}'")
+        assert rows == [("page budget of 12 reached", 1)]

@@ -1,0 +1,278 @@
+"""What a person gets wrong, from seeds to databases.
+
+Every command ends with a code that is not 0 and a line that says what came and what is wanted, without a traceback;
+and nothing is left running.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.crawling import Place
+from tests.farm import Farm
+from tests.servers import RunningServer, free_port
+
+WRONG_CALL = 2
+USELESS_TO_TRY_AGAIN = 3
+SEED = ("http://127.0.1.1:9/",)
+
+OTHER_SPIDER = """
+from crawler.spiders.site import SiteSpider
+
+class Other(SiteSpider):
+    name = "other"
+"""
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[Farm]:
+    with Farm(sites=2, pages=3, kinds=(), names=()) as started:
+        yield started
+
+
+# --- Seeds ------------------------------------------------------------------------------------------------
+
+
+def test_no_seeds(place: Place) -> None:
+    place.crawl(()).refused("no seeds: wanted -a seeds=FILE", "site:start_urls", code=WRONG_CALL)
+
+
+def test_a_seed_file_that_is_not_there(place: Place) -> None:
+    run = place.run("crawl", "site", "-a", f"seeds={place.folder}/none.txt")
+    run.refused(f"seeds: '{place.folder}/none.txt' is neither a file nor a URL", code=WRONG_CALL)
+    assert not place.var.exists()
+
+
+def test_a_seed_file_that_is_a_folder(place: Place) -> None:
+    run = place.run("crawl", "site", "-a", f"seeds={place.folder}")
+    run.refused("seeds: ", "Is a directory", str(place.folder), code=WRONG_CALL)
+
+
+def test_lines_that_are_no_seeds_are_told_and_the_others_go_on(place: Place, farm: Farm) -> None:
+    file = place.folder / "seeds.txt"
+    lines = [
+        "# two good ones",
+        farm.seeds[0],
+        "",
+        "no url at all",
+        "ftp://127.0.1.1/",
+        farm.seeds[1],
+        "http://",
+    ]
+    file.write_text("\n".join(lines))
+    run = place.crawl([str(file)]).succeeded()
+    assert "line 4: 'no url at all' is no seed" in run.err
+    assert "line 5: 'ftp://127.0.1.1/' is no seed" in run.err
+    assert "wanted http or https" in run.err
+    assert "line 7: 'http://' is no seed" in run.err
+    assert run.err.count("is no seed") == 3
+    assert place.stored() == farm.expected()
+
+
+def test_only_junk_is_no_seed(place: Place) -> None:
+    file = place.folder / "seeds.txt"
+    file.write_text("no url at all\n")
+    place.crawl([str(file)]).refused("line 1: 'no url at all'", "no seeds: wanted", code=WRONG_CALL)
+
+
+def test_a_seed_that_leaves_loopback_without_a_contact(place: Place) -> None:
+    place.crawl(["http://192.0.2.1/"]).refused(
+        "USER_AGENT is 'lowtide'", "http://192.0.2.1", "names a contact", "(+https://", code=WRONG_CALL
+    )
+
+
+def test_seeding_what_leaves_loopback_without_a_contact(place: Place) -> None:
+    run = place.run("seed", "http://192.0.2.1/").refused("USER_AGENT is 'lowtide'", "names a contact", code=1)
+    assert "added" not in run.out
+
+
+def test_standard_input_for_several_agents(place: Place) -> None:
+    run = place.run("crawl", "site", "-a", "seeds=-", "--agents", "2")
+    run.refused("seeds=- goes with one agent; wanted a file", code=WRONG_CALL)
+
+
+# --- Names ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["crawl", "sites"], ["no spider 'sites'", "there are site", "did you mean site?"]),
+        (["crawl"], ["wanted the name of one spider"]),
+        (
+            ["crawl", "site", "--scheduler", "soonest"],
+            ["SITE_SCHEDULER is 'soonest'", "wanted one of", "random", "dotted path"],
+        ),
+        (["crawl", "site", "-s", "SITE_SLOT=4"], ["unknown setting SITE_SLOT; did you mean SITE_SLOTS?"]),
+        (["crawl", "site", "-s", "SITE_SLOTS=many"], ["SITE_SLOTS is 'many'; wanted a whole number"]),
+        (
+            ["crawl", "site", "-s", "SCOPE=planet"],
+            ["SCOPE is 'planet'; wanted one of seeds, host, domain, any"],
+        ),
+        (["crawl", "site", "-s", "SCOPE_EXCLUDE=("], ["SCOPE_EXCLUDE holds '('", "regular expression"]),
+        (
+            ["crawl", "site", "-s", "ALLOW_PRIVATE_ADDRESSES=home"],
+            ["ALLOW_PRIVATE_ADDRESSES holds 'home'", "wanted networks"],
+        ),
+        (["crawl", "site", "--when-idle", "sleep"], ["WHEN_IDLE is 'sleep'; wanted one of stop, wait"]),
+        (["crawl", "site", "--with", "sleep"], ["WITH_WORKS names 'sleep'; wanted some of site, recheck"]),
+        (["crawl", "site", "--agents", "0"], ["--agents is 0; wanted 1 or more"]),
+        (["coordinate", "-s", "BATCH_RECORDS=0"], ["BATCH_RECORDS is '0'; wanted", ">= 1"]),
+    ],
+    ids=lambda words: " ".join(words[-1:]),
+)
+def test_wrong_names_and_values(place: Place, words: list[str], says: list[str]) -> None:
+    place.run(*words).refused(*says, code=WRONG_CALL)
+    assert not place.var.exists(), "something was started or written before the call was checked"
+
+
+def test_a_wrong_name_in_the_environment(place: Place) -> None:
+    run = place.run("crawl", "site", env={"LOWTIDE_SITE_SLOT": "4"})
+    run.refused("unknown setting LOWTIDE_SITE_SLOT", "did you mean LOWTIDE_SITE_SLOTS?")
+
+
+def test_a_wrong_value_in_the_environment(place: Place) -> None:
+    run = place.run("crawl", "site", env={"LOWTIDE_LEASE_SECONDS": "0.5"})
+    run.refused("LEASE_SECONDS is '0.5'; wanted", ">= 1", code=WRONG_CALL)
+
+
+# --- Servers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["crawl", "seed"])
+def test_a_redis_that_is_not_there(place: Place, command: str) -> None:
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    words = {"crawl": ["crawl", "site", "-a", f"seeds={SEED[0]}"], "seed": ["seed", SEED[0]]}[command]
+    run = place.run(*words, REDIS_URL=url)
+    run.refused("REDIS_URL redis://***@127.0.0.1:", "onnect", code=1)
+    assert "secret" not in run.err + run.out
+
+
+@pytest.mark.parametrize("words", [["crawl", "site"], ["seed", "http://127.0.0.1/"], ["coordinate"]])
+def test_a_redis_url_that_is_none(place: Place, words: list[str]) -> None:
+    place.run(*words, REDIS_URL="nonsense").refused("REDIS_URL 'nonsense'", "wanted redis://", code=1)
+
+
+def test_a_redis_that_asks_for_a_password(place: Place, valkey: RunningServer) -> None:
+    valkey.client.config_set("requirepass", "x")
+    for words in (["crawl", "site"], ["coordinate"]):
+        place.run(*words, REDIS_URL=valkey.url).refused(f"REDIS_URL {valkey.url}", "uthenticat", code=1)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("nonsense", "is no database URL; wanted sqlite:///PATH"),
+        ("oracle://me@127.0.0.1/x", "oracle is not supported; wanted sqlite:///PATH"),
+        ("sqlite+none:///x.db", "no such driver; wanted sqlite:///PATH"),
+        ("sqlite:////nowhere/at/all/x.db", "no folder /nowhere/at/all"),
+        ("sqlite://", "a database in memory ends with its process; wanted sqlite:///PATH"),
+    ],
+)
+def test_a_database_that_cannot_work(place: Place, url: str, says: str) -> None:
+    # At the same time, since each takes a while to begin.
+    for run in (place.start_crawl(SEED, DATABASE_URL=url), place.start("coordinate", DATABASE_URL=url)):
+        run.wait().refused("DATABASE_URL", url, says)
+
+
+def test_a_database_that_refuses(place: Place) -> None:
+    url = f"postgresql+psycopg://me:secret@127.0.0.1:{free_port()}/x"
+    run = place.crawl(SEED, DATABASE_URL=url)
+    run.refused("DATABASE_URL postgresql+psycopg://me:***@127.0.0.1:", "refused", code=1)
+    assert "secret" not in run.err
+
+
+@pytest.mark.parametrize("command", ["crawl", "seed", "coordinate"])
+def test_a_folder_that_cannot_be_written(place: Place, command: str) -> None:
+    words = {"crawl": ["crawl", "site", "-a", f"seeds={SEED[0]}"], "seed": ["seed", SEED[0]]}.get(
+        command, [command]
+    )
+    file = place.folder / "file"
+    file.write_text("in the way")
+    place.run(*words, VAR_DIR=file / "var").refused(str(file / "var"), "wanted", code=1)
+    if command == "crawl":
+        place.run(*words, "--agents", "2", VAR_DIR="/proc/x").refused("/proc/x", "wanted")
+
+
+# --- Somebody else's --------------------------------------------------------------------------------------
+
+
+def test_tables_of_another_version(place: Place, farm: Farm) -> None:
+    place.crawl(farm.seeds[:1]).succeeded()
+    place.check_nothing_left()
+    with closing(sqlite3.connect(place.var / "crawl.db")) as connection:
+        connection.execute("update lowtide_version set version_num = '9999'")
+        connection.commit()
+    run = place.crawl(farm.seeds, "--again")
+    run.refused("holds tables of version 9999; this Lowtide knows 0001")
+    place.run("report").refused("version 9999", code=1)
+    assert place.rows("select version_num from lowtide_version") == [("9999",)]
+
+
+def test_another_spider_under_the_same_prefix(place: Place, farm: Farm) -> None:
+    place.crawl(farm.seeds[:1]).succeeded()
+    (place.folder / "other_spider.py").write_text(OTHER_SPIDER)
+    given = {
+        "spider": "other",
+        "env": {"PYTHONPATH": str(place.folder)},
+        "SPIDER_MODULES": "other_spider,crawler.spiders",
+    }
+    before = len(farm.hits())
+    run = place.start_crawl(farm.seeds, **given).wait()
+    run.refused(
+        "KEY_PREFIX 'lt' holds the crawl of spider 'site', not of 'other'",
+        "wanted",
+        code=USELESS_TO_TRY_AGAIN,
+    )
+    assert len(farm.hits()) == before
+    place.start_crawl(farm.seeds[1:], KEY_PREFIX="other", **given).wait().succeeded()
+    assert place.stored() == farm.expected()
+
+
+# --- Many machines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "env", [{"SCRAPY_PROJECT": "cluster"}, {"SCRAPY_SETTINGS_MODULE": "settings.cluster"}], ids=" ".join
+)
+def test_a_cluster_without_its_redis(place: Place, env: dict[str, str]) -> None:
+    commands = [["crawl", "site"], ["coordinate"], ["seed", "http://127.0.0.1/"]]
+    for run in [place.start(*words, env=env) for words in commands]:
+        run.wait().refused("REDIS_URL is empty; wanted the address of a Redis", code=1)
+    assert not place.var.exists(), "a server of its own was started"
+
+
+def test_a_cluster_without_its_database(place: Place, valkey: RunningServer) -> None:
+    run = place.run("coordinate", env={"SCRAPY_PROJECT": "cluster"}, REDIS_URL=valkey.url)
+    run.refused("DATABASE_URL is empty; wanted the database that all coordinators share", code=1)
+    assert not place.var.exists()
+
+
+def test_a_cluster_agent_needs_no_database(place: Place, valkey: RunningServer, farm: Farm) -> None:
+    run = place.start_crawl(
+        farm.seeds[:1], env={"SCRAPY_PROJECT": "cluster", "LOWTIDE_REDIS_URL": valkey.url}
+    ).wait()
+    run.succeeded()
+    assert valkey.client.xlen("lt:{0}:results") > 0
+    assert not (place.var / "crawl.db").exists()
+
+
+def test_an_interrupt_at_any_moment_leaves_nothing(place: Place, farm: Farm) -> None:
+    run = place.start_crawl(farm.seeds)
+    run.says("server started")
+    os.kill(run.pid, signal.SIGINT)
+    run.wait()
+    assert "Traceback" not in run.err, run.err
+
+
+def test_looking_around_starts_nothing(place: Place) -> None:
+    assert place.run("list").succeeded().out.split() == ["site"]
+    assert "--agents" in place.run("crawl", "--help").succeeded().out
+    assert not Path(place.var).exists()

@@ -1,0 +1,188 @@
+"""Drills: agents are killed, ended, frozen and misled about the time; nothing is lost, nothing published twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+
+from tests.crawling import Place, fetched
+from tests.drills import ONCE, Fleet, check_distance, go_on, key, moments, stop_process
+from tests.farm import Farm
+from tests.servers import RunningServer, eventually
+
+HOUR = 3600.0
+SHORT = {"sites": 10, "pages": 15, "kinds": ONCE, "names": (), "delay_ms": 20}
+FULL = {"sites": 30, "pages": 160, "kinds": ONCE, "names": (), "delay_ms": 20}
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Chance that can be had again: a drill that fails prints its seed."""
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed of this drill's chance: {seed}")
+    return random.Random(seed)
+
+
+def kill_agents(fleet: Fleet, rng: random.Random, many: int) -> None:
+    """Kill agents that work, at random moments, and start another for each."""
+    for _ in moments(rng, many, 0.05, 1.0):
+        at_work = [run for run in fleet.alive if fleet.held(run)]
+        assert at_work, "the crawl was too short for this drill"
+        fleet.kill(rng.choice(at_work))
+        fleet.until_joined(fleet.agent())
+
+
+def kill_server(fleet: Fleet, rng: random.Random, many: int) -> None:
+    """Kill the server at random moments and start it again over its file."""
+    for _ in moments(rng, many, 0.05, 1.0):
+        assert fleet.alive, "the crawl was too short for this drill"
+        fleet.server.kill()
+        next(moments(rng, 1, 0.0, 0.4))
+        fleet.server.start()
+
+
+def check_fetched_again(fleet: Fleet) -> None:
+    """A kill costs the pages in flight and at most two seconds of that agent's work."""
+    again, allowed = fleet.fetched_again(), fleet.allowed_again()
+    print(f"{len(fleet.killed)} agents killed: {again} pages fetched again, {allowed} allowed")
+    assert 0 <= again <= allowed
+
+
+def test_agents_and_server_are_killed(place: Place, valkey: RunningServer, rng: random.Random) -> None:
+    with Farm(**SHORT) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.25) as fleet:
+        fleet.agents_at_work(2)
+        kill_agents(fleet, rng, 1)
+        kill_server(fleet, rng, 2)
+        kill_agents(fleet, rng, 1)
+        fleet.wait()
+        fleet.check_exact()
+        check_fetched_again(fleet)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("of_agents", "of_server"), [(20, 0), (0, 20), (20, 20)])
+def test_twenty_kills(
+    place: Place, valkey: RunningServer, rng: random.Random, of_agents: int, of_server: int
+) -> None:
+    with Farm(**FULL) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.5) as fleet:
+        fleet.agents_at_work(3)
+        for _ in range(10):
+            kill_agents(fleet, rng, of_agents // 10)
+            kill_server(fleet, rng, of_server // 10)
+        fleet.wait(400)
+        fleet.check_exact()
+        check_fetched_again(fleet)
+
+
+def roll_over(fleet: Fleet, many: int) -> None:
+    """Start an agent for each that works, and end the old one when the new one has joined."""
+    for run in fleet.agents_at_work(many):
+        fleet.until_joined(fleet.agent())
+        run.end(signal.SIGTERM, 20).succeeded()
+
+
+def check_rolled_over(fleet: Fleet, delay: float) -> None:
+    fleet.wait(200)
+    fleet.check_exact()
+    assert {url: n for url, n in fetched(fleet.farm.hits()).items() if n > 1} == {}
+    check_distance(fleet.farm.hits(), delay)
+
+
+def test_agents_are_ended_in_turn(place: Place, valkey: RunningServer) -> None:
+    with Farm(**SHORT) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.4) as fleet:
+        roll_over(fleet, 2)
+        check_rolled_over(fleet, 0.4)
+
+
+@pytest.mark.drill
+def test_many_agents_are_ended_in_turn(place: Place, valkey: RunningServer) -> None:
+    with Farm(**FULL) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.5) as fleet:
+        roll_over(fleet, 3)
+        for run in list(fleet.alive):
+            fleet.until_joined(fleet.agent())
+            run.end(signal.SIGTERM, 20).succeeded()
+        check_rolled_over(fleet, 0.5)
+
+
+def test_a_newcomer_gets_its_share(place: Place, valkey: RunningServer) -> None:
+    """Also from agents that have no slot free and would ask for nothing themselves."""
+    with (
+        Farm(sites=6, pages=24, kinds=(), names=()) as farm,
+        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.2, SITE_SLOTS=6) as fleet,
+    ):
+        first = fleet.agent()
+        eventually(lambda: len(fleet.held(first)) == 6, "it has all sites")
+        second = fleet.agent()
+        eventually(lambda: len(fleet.held(second)) >= 2, "the newcomer has its share")
+        fleet.wait()
+        fleet.check_exact()
+        assert set(fetched(farm.hits()).values()) == {1}
+
+
+def freeze_beyond_the_lease(fleet: Fleet, rng: random.Random) -> None:
+    """Stop one agent until others have all its sites, and let it go on."""
+    frozen = rng.choice([run for run in fleet.alive if fleet.held(run)])
+    had, said = set(fleet.held(frozen)), len(frozen.err)
+    others = [run for run in fleet.alive if run is not frozen]
+    stop_process(frozen.pid)
+    try:
+        eventually(
+            lambda: not fleet.session(frozen) and had <= {site for run in others for site in fleet.held(run)},
+            "the others have the sites of the frozen agent",
+        )
+    finally:
+        go_on(frozen.pid)
+    eventually(lambda: "lost its" in frozen.err[said:], "it says that it lost its sites")
+    fleet.until_working(frozen)
+
+
+def check_frozen(fleet: Fleet, delay: float) -> None:
+    fleet.wait(200)
+    fleet.check_exact()
+    check_distance(fleet.farm.hits(), delay)
+    # What a frozen agent had and could not publish is asked for once more.
+    assert all(n <= 2 for n in fetched(fleet.farm.hits()).values())
+
+
+def test_an_agent_is_frozen_beyond_its_lease(place: Place, valkey: RunningServer, rng: random.Random) -> None:
+    with Farm(**SHORT) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.4) as fleet:
+        fleet.agents_at_work(2)
+        freeze_beyond_the_lease(fleet, rng)
+        check_frozen(fleet, 0.4)
+
+
+@pytest.mark.drill
+def test_agents_are_frozen_beyond_their_leases(
+    place: Place, valkey: RunningServer, rng: random.Random
+) -> None:
+    with Farm(**FULL) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.5) as fleet:
+        fleet.agents_at_work(3)
+        for _ in moments(rng, 6, 0.2, 2.0):
+            freeze_beyond_the_lease(fleet, rng)
+        check_frozen(fleet, 0.5)
+
+
+def test_agents_do_not_agree_on_the_time(place: Place, valkey: RunningServer) -> None:
+    with (
+        Farm(**{**SHORT, "sites": 8}, down=(6, 7)) as farm,
+        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.15) as fleet,
+    ):
+        runs = [fleet.agent(clock=shift) for shift in (-HOUR, HOUR)]
+        for run in runs:
+            fleet.until_working(run)
+        fleet.wait()
+        fleet.store_all()
+        assert place.stored() == farm.expected()
+        fleet.check_published_once()
+        assert fleet.fetched_again() == 0
+        assert [run for run in runs if "lost its" in run.err] == []
+        # Both sites that are down rest for a minute by the server's clock, whoever found out.
+        resting = valkey.client.zrange(key("wake:site"), 0, -1, withscores=True)
+        seconds, _ = valkey.client.time()
+        assert [due for _, due in resting if not 30 < due / 1000 - seconds < 70] == []
+        assert len(resting) == 2
+        # And the clocks were really off.
+        ((first, last),) = place.rows("select min(fetched_at), max(fetched_at) from fetches")
+        assert last - first > 1.9 * HOUR * 1000

@@ -1,0 +1,545 @@
+"""The frontier of one site: order, budgets, tries, duplicates, and a checkpoint that never lies.
+
+A state machine runs the frontier beside a plain model of it, and after every step restores the checkpoint and
+compares what the next agent would fetch. Damaged checkpoints are refused, or harmless; nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from crawler.agent.frontier import FOLD_ABOVE, CheckpointError, Frontier, Snapshot, Turn, encode
+
+NEVER = math.inf
+
+# A whole and a delta as version 1 has always written them; agents that were updated must go on from these.
+WHOLE_V1 = bytes.fromhex(
+    "9c0100c4132f0a2f610a2f623f633d640a2fed959c0a2f65c2929200039201020392920100920201c40630313233343591000103"
+    "02"
+)
+DELTA_V1 = bytes.fromhex(
+    "9c0105c48328b52ffd605d00cd030074032f6c6973742f300a313233343536373839313131313131313131323232323232323232"
+    "32333333333333333333380a2f6c6973742f333926208093d20344c8258c08728425420e614490230c11728425424ec2ba897093"
+    "db264c9b4836396cc2ae895893ab26412d97d92cf9649645becc6401f96e885cc3919202280492920300920201c4066162636465"
+    "669103020302"
+)
+
+
+def filled(*paths: str, **limits: int) -> Frontier:
+    frontier = Frontier(**limits)
+    frontier.add(paths, 0)
+    return frontier
+
+
+def restored(entries: list[bytes], like: Frontier) -> Frontier:
+    frontier = Frontier(like.max_pages, like.max_depth)
+    frontier.restore(entries)
+    return frontier
+
+
+def drained(frontier: Frontier) -> list[Turn]:
+    """Every turn that is left, in order."""
+    return list(iter(lambda: frontier.take(NEVER), None))
+
+
+# --- One thing at a time ----------------------------------------------------------------------------------
+
+
+def test_paths_come_breadth_first_and_once() -> None:
+    frontier = filled("/", "/a")
+    assert frontier.add(["/b", "/a", "/b"], 1) == 1
+    assert [(turn.path, turn.depth, turn.tries) for turn in drained(frontier)] == [
+        ("/", 0, 1),
+        ("/a", 0, 1),
+        ("/b", 1, 1),
+    ]
+    assert "/b" in frontier
+    assert "/c" not in frontier
+    assert len(frontier) == 3
+    assert frontier.add(["/"], 0) == 0
+
+
+def test_too_deep_is_not_accepted() -> None:
+    frontier = filled("/", max_depth=2)
+    assert frontier.add(["/2"], 2) == 1
+    assert frontier.add(["/3"], 3) == 0
+    assert "/3" not in frontier
+
+
+def test_depths_above_a_byte_are_kept_and_limited() -> None:
+    frontier = filled("/", max_depth=1000)
+    assert frontier.add(["/deep"], 1000) == 1
+    assert frontier.add(["/deeper"], 1001) == 0
+    assert drained(restored([frontier.whole()], frontier))[1].depth == 1000
+
+
+def test_a_depth_beyond_all_counting_is_kept_as_the_deepest() -> None:
+    frontier = Frontier()
+    frontier.add(["/x"], 10**9)
+    assert drained(frontier)[0].depth == 65_535
+
+
+def test_the_budget_counts_pages_taken_and_gives_back_those_never_fetched() -> None:
+    frontier = filled("/", "/a", "/b", "/c", max_pages=2)
+    first, second = drained(frontier)
+    assert frontier.over_budget == 2
+    assert frontier.pending == 2
+    assert frontier.next_due(0.0) is None
+    frontier.finish(first)
+    assert frontier.take(NEVER) is None
+    frontier.finish(second, counts=False)
+    assert frontier.over_budget == 0
+    assert frontier.pending == 2
+    assert [turn.path for turn in drained(frontier)] == ["/b"]
+    assert frontier.published == 2
+
+
+def test_a_page_set_back_is_due_later_and_counts_its_tries() -> None:
+    frontier = filled("/", "/a")
+    turn = frontier.take(0.0)
+    assert turn is not None
+    frontier.set_back(turn, 10.0)
+    assert frontier.next_due(0.0) == 0.0
+    other = frontier.take(0.0)
+    assert other is not None
+    assert other.path == "/a"
+    assert frontier.take(9.9) is None
+    assert frontier.next_due(3.0) == 10.0
+    assert frontier.next_due(12.0) == 12.0
+    assert frontier.take(10.0) == turn._replace(tries=2)
+    assert frontier.next_due(12.0) is None
+
+
+def test_a_page_put_back_is_due_at_once_with_the_same_try() -> None:
+    frontier = filled("/", "/a", max_pages=1)
+    turn = frontier.take(5.0)
+    assert turn is not None
+    frontier.put_back(turn)
+    assert frontier.in_flight == 0
+    assert frontier.next_due(5.0) == 5.0
+    assert frontier.take(5.0) == turn
+
+
+def test_the_first_page_with_the_same_bytes_is_found_across_a_checkpoint() -> None:
+    frontier = filled("/", "/a", "/b")
+    one, two, three = drained(frontier)
+    same, other = sha256(b"same").digest(), sha256(b"other").digest()
+    assert frontier.first_with(one, same) is None
+    assert frontier.first_with(two, same) == "/"
+    assert frontier.first_with(three, other) is None
+    # Fetched again, a page is no duplicate of itself.
+    assert frontier.first_with(one, same) is None
+    again = restored([frontier.whole()], frontier)
+    one, two, three = drained(again)
+    assert again.first_with(one, same) is None
+    assert again.first_with(two, same) == "/"
+    assert again.first_with(two, other) == "/b"
+
+
+def test_what_the_next_agent_fetches_again_comes_in_the_order_of_acceptance() -> None:
+    frontier = filled(*map(str, range(9)))
+    turns = drained(frontier)
+    for due, turn in enumerate(reversed(turns[:5])):
+        frontier.set_back(turn, float(due))
+    assert [turn.path for turn in drained(restored([frontier.whole()], frontier))] == list("012345678")
+
+
+def test_an_empty_frontier_and_an_empty_path_have_a_checkpoint() -> None:
+    assert len(restored([Frontier().whole()], Frontier())) == 0
+    assert [turn.path for turn in drained(restored([filled("").whole()], Frontier()))] == [""]
+
+
+def test_a_long_journal_wants_to_be_folded() -> None:
+    frontier = filled(*(f"/{sha256(b'%d' % number).hexdigest()}" for number in range(100)))
+    frontier.whole()
+    assert not frontier.wants_fold()
+    size = 0
+    while not frontier.wants_fold():
+        size += len(frontier.delta())
+    assert size > FOLD_ABOVE
+    frontier.whole()
+    assert not frontier.wants_fold()
+
+
+def test_nothing_is_told_twice() -> None:
+    frontier = filled(*PATHS)
+    for turn in drained(frontier):
+        frontier.first_with(turn, sha256(turn.path.encode()).digest())
+        frontier.finish(turn)
+    assert len(frontier.delta()) > 100
+    assert len(frontier.delta()) < 30
+    assert len(frontier.whole()) > 100
+    assert len(frontier.delta()) < 30
+
+
+def test_the_length_of_a_journal_is_known_after_a_restore() -> None:
+    frontier = filled("/")
+    journal = [frontier.whole()]
+    while not frontier.wants_fold():
+        journal.append(frontier.delta())
+    assert restored(journal, frontier).wants_fold()
+    assert not restored(journal[:-1], frontier).wants_fold()
+
+
+@pytest.mark.parametrize("taken", [Frontier.everything, Frontier.changes])
+def test_a_snapshot_is_of_its_moment_however_late_it_is_encoded(
+    taken: Callable[[Frontier], Snapshot],
+) -> None:
+    frontier = filled("/", "/a", "/b")
+    first = frontier.take(0.0)
+    assert first is not None
+    frontier.first_with(first, BODIES[0])
+    expected = copy.deepcopy(frontier).whole()
+    snapshot = taken(frontier)
+    frontier.add(PATHS, 0)
+    frontier.add(["/deep"], 3)
+    for turn in (first, *drained(frontier)):
+        frontier.first_with(turn, BODIES[turn.number % 3])
+        frontier.finish(turn)
+    frontier.strikes = 3
+    assert encode(snapshot) == expected
+    again = restored([expected, frontier.delta()], frontier)
+    assert (len(again), again.published, again.pending) == (len(frontier), frontier.published, 0)
+
+
+def test_checkpoints_of_version_1_are_read() -> None:
+    frontier = Frontier()
+    frontier.restore([WHOLE_V1])
+    assert (len(frontier), frontier.published, frontier.strikes) == (5, 1, 2)
+    assert [(turn.path, turn.depth, turn.tries) for turn in drained(frontier)] == [
+        ("/a", 0, 1),
+        ("/b?c=d", 0, 2),
+        ("/\ud55c", 1, 1),
+        ("/e", 1, 1),
+    ]
+    frontier = Frontier()
+    frontier.restore([WHOLE_V1, DELTA_V1])
+    assert (len(frontier), frontier.published, frontier.in_flight) == (45, 2, 0)
+    turns = drained(frontier)
+    assert [turn.path for turn in turns[:3]] == ["/b?c=d", "/\ud55c", "/e"]
+    assert turns[-1] == Turn(44, "/list/39", 2, 1)
+    assert frontier.first_with(turns[0], b"0123456789") == "/"
+    assert frontier.first_with(turns[0], b"abcdefghij") == "/\ud55c"
+
+
+def test_what_is_written_today_is_what_version_1_wrote() -> None:
+    frontier = filled("/", "/a", "/b?c=d")
+    frontier.add(["/\ud55c", "/e"], 1)
+    one, _, three = (frontier.take(0.0) for _ in range(3))
+    assert one is not None
+    assert three is not None
+    frontier.first_with(one, b"0123456789")
+    frontier.finish(one)
+    frontier.set_back(three, 9.0)
+    frontier.strikes = 2
+    assert frontier.whole() == WHOLE_V1
+
+
+# --- Against a model --------------------------------------------------------------------------------------
+
+PATHS = [f"/{number}" for number in range(12)] + ["/\ud55c?\ub098=1", "/a" * 120]
+BODIES = [sha256(bytes([number])).digest() for number in range(3)]
+
+
+@dataclass
+class Model:
+    """What a frontier is, without any thought for speed or size."""
+
+    max_pages: int
+    max_depth: int
+    known: list[tuple[str, int]] = field(default_factory=list)
+    head: int = 0
+    taken: int = 0
+    published: int = 0
+    flying: dict[int, int] = field(default_factory=dict)  # index -> tries, this one included
+    back: dict[int, tuple[float, int]] = field(default_factory=dict)  # index -> due, tries so far
+    owners: dict[bytes, int] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return self.max_pages > 0 and self.taken >= self.max_pages
+
+    @property
+    def waiting(self) -> int:
+        return len(self.known) - self.head
+
+    def add(self, paths: list[str], depth: int) -> int:
+        before = len(self.known)
+        for path in paths:
+            if (not self.max_depth or depth <= self.max_depth) and path not in dict(self.known):
+                self.known.append((path, depth))
+        return len(self.known) - before
+
+    def take(self, now: float) -> Turn | None:
+        due = [(when, index) for index, (when, _) in self.back.items() if when <= now]
+        if due:
+            index = min(due)[1]
+            tries = self.back.pop(index)[1] + 1
+        elif self.waiting and not self.full:
+            index, tries = self.head, 1
+            self.head += 1
+            self.taken += 1
+        else:
+            return None
+        self.flying[index] = tries
+        return Turn(index, *self.known[index], tries)
+
+    def next_due(self, now: float) -> float | None:
+        if self.waiting and not self.full:
+            return now
+        return max(now, min(when for when, _ in self.back.values())) if self.back else None
+
+    def handed_over(self) -> Model:
+        """What another agent goes on with."""
+        other = copy.deepcopy(self)
+        other.back = {index: (0.0, tries) for index, (_, tries) in self.back.items()}
+        other.back |= {index: (0.0, tries - 1) for index, tries in self.flying.items()}
+        other.flying = {}
+        return other
+
+
+class FrontierMachine(RuleBasedStateMachine):
+    @initialize(max_pages=st.sampled_from([0, 1, 4, 9]), max_depth=st.sampled_from([0, 1, 3]))
+    def begin(self, max_pages: int, max_depth: int) -> None:
+        self.frontier = Frontier(max_pages, max_depth)
+        self.model = self.told = Model(max_pages, max_depth)
+        self.journal: list[bytes] = []
+        self.now = 0.0
+
+    @rule(paths=st.lists(st.sampled_from(PATHS), max_size=6), depth=st.integers(0, 4))
+    def add(self, paths: list[str], depth: int) -> None:
+        assert self.frontier.add(paths, depth) == self.model.add(paths, depth)
+
+    @rule(seconds=st.integers(0, 5))
+    def take(self, seconds: int) -> None:
+        self.now += seconds
+        assert self.frontier.take(self.now) == self.model.take(self.now)
+
+    def some_turn(self, data: st.DataObject) -> Turn:
+        index = data.draw(st.sampled_from(sorted(self.model.flying)))
+        return Turn(index, *self.model.known[index], self.model.flying[index])
+
+    @precondition(lambda self: self.model.flying)
+    @rule(data=st.data(), counts=st.booleans())
+    def finish(self, data: st.DataObject, counts: bool) -> None:
+        turn = self.some_turn(data)
+        self.frontier.finish(turn, counts=counts)
+        del self.model.flying[turn.number]
+        self.model.published += 1
+        self.model.taken -= not counts
+
+    @precondition(lambda self: self.model.flying)
+    @rule(data=st.data(), seconds=st.integers(0, 9))
+    def set_back(self, data: st.DataObject, seconds: int) -> None:
+        turn = self.some_turn(data)
+        self.frontier.set_back(turn, self.now + seconds)
+        self.model.back[turn.number] = self.now + seconds, self.model.flying.pop(turn.number)
+
+    @precondition(lambda self: self.model.flying)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        turn = self.some_turn(data)
+        self.frontier.put_back(turn)
+        self.model.back[turn.number] = 0.0, self.model.flying.pop(turn.number) - 1
+
+    @precondition(lambda self: self.model.flying)
+    @rule(data=st.data(), body=st.sampled_from(BODIES))
+    def first_with(self, data: st.DataObject, body: bytes) -> None:
+        turn = self.some_turn(data)
+        owner = self.model.owners.setdefault(body, turn.number)
+        expected = None if owner == turn.number else self.model.known[owner][0]
+        assert self.frontier.first_with(turn, body) == expected
+
+    @rule()
+    def delta(self) -> None:
+        self.journal.append(self.frontier.delta())
+        self.told = copy.deepcopy(self.model)
+
+    @rule()
+    def whole(self) -> None:
+        self.journal = [self.frontier.whole()]
+        self.told = copy.deepcopy(self.model)
+
+    @rule()
+    def another_agent_goes_on_from_what_was_told_last(self) -> None:
+        self.frontier = restored(self.journal, self.frontier)
+        if not self.journal:
+            self.told = Model(self.model.max_pages, self.model.max_depth)
+        self.model = self.told.handed_over()
+
+    @invariant()
+    def figures_agree(self) -> None:
+        frontier, model = self.frontier, self.model
+        assert len(frontier) == len(model.known)
+        assert all(path in frontier for path, _ in model.known)
+        assert frontier.published == model.published
+        assert frontier.in_flight == len(model.flying)
+        assert frontier.over_budget == (model.waiting if model.full else 0)
+        reachable = 0 if model.full else model.waiting
+        assert frontier.pending == reachable + len(model.flying) + len(model.back)
+        assert frontier.next_due(self.now) == model.next_due(self.now)
+
+    @invariant()
+    def a_checkpoint_holds_everything(self) -> None:
+        as_delta = restored([*self.journal, copy.deepcopy(self.frontier).delta()], self.frontier)
+        as_whole = restored([copy.deepcopy(self.frontier).whole()], self.frontier)
+        model = self.model.handed_over()
+        figures = len(model.known), model.published, model.waiting if model.full else 0
+        firsts = {body: model.known[owner][0] for body, owner in model.owners.items()}
+        left = list(iter(lambda: model.take(NEVER), None))
+        nobody = Turn(-1, "", 0, 1)
+        for other in (as_delta, as_whole):
+            assert (len(other), other.published, other.over_budget) == figures
+            assert drained(other) == left
+            assert {body: other.first_with(nobody, body) for body in firsts} == firsts
+
+
+FrontierMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestFrontierAgainstAModel = FrontierMachine.TestCase
+
+
+# --- Damaged checkpoints ----------------------------------------------------------------------------------
+
+
+def usable(entries: list[bytes]) -> None:
+    """Restores and drains; CheckpointError is the only way it may fail."""
+    frontier = Frontier()
+    try:
+        frontier.restore(entries)
+    except CheckpointError:
+        return
+    turns = drained(frontier)
+    assert len({turn.number for turn in turns}) == len(turns)
+    for number, turn in enumerate(turns):
+        frontier.first_with(turn, b"%06d" % number)
+        frontier.first_with(turn, b"012345")
+        frontier.finish(turn)
+    restored([frontier.whole()], frontier)
+
+
+@given(st.sampled_from([WHOLE_V1, DELTA_V1]), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_changed_checkpoint_is_refused_or_harmless(entry: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(entry)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(entry) - 1))] = data.draw(st.integers(0, 255))
+    usable([bytes(damaged)] if entry is WHOLE_V1 else [WHOLE_V1, bytes(damaged)])
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_random_bytes_are_refused(entries: list[bytes]) -> None:
+    with pytest.raises(CheckpointError):
+        Frontier().restore(entries)
+
+
+@pytest.mark.parametrize("entry", [WHOLE_V1, DELTA_V1], ids=["whole", "delta"])
+def test_every_truncation_is_refused(entry: bytes) -> None:
+    before = [] if entry is WHOLE_V1 else [WHOLE_V1]
+    for length in range(len(entry)):
+        with pytest.raises(CheckpointError):
+            Frontier().restore([*before, entry[:length]])
+
+
+def test_entries_out_of_order_are_refused() -> None:
+    for entries in ([DELTA_V1], [WHOLE_V1, WHOLE_V1], [WHOLE_V1, DELTA_V1, DELTA_V1]):
+        with pytest.raises(CheckpointError, match="starts at URL"):
+            Frontier().restore(entries)
+
+
+VERSION, FIRST, PATHS_AT, PACKED, DEPTHS, HEAD, EXCEPTIONS, DIGESTS, OWNERS, PUBLISHED, TAKEN, STRIKES = (
+    range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (VERSION, 2, "version 2; wanted 1"),
+        (VERSION, "1", "Expected `int`"),
+        (FIRST, -1, ">= 0"),
+        (PATHS_AT, b"/\n/a", "2 paths with 5 depths"),
+        (PATHS_AT, b"/\n/a\n/a\n/b\n/c", "5 paths, of which 4 distinct"),
+        (PATHS_AT, b"\xff\n\n\n\n", "cannot be read"),
+        (PACKED, True, "cannot be read"),
+        (DEPTHS, [(0, 2**40)], "5 paths with 1099511627776 depths"),
+        (DEPTHS, [(65_536, 5)], "<= 65535"),
+        (DEPTHS, [(0, 6), (0, -1)], ">= 0"),
+        (HEAD, 6, "head at 6"),
+        (HEAD, -1, ">= 0"),
+        (EXCEPTIONS, [(3, 0)], "distinct ones below 3"),
+        (EXCEPTIONS, [(1, 0), (1, 0)], "distinct ones below 3"),
+        (EXCEPTIONS, [(1, -1)], ">= 0"),
+        (OWNERS, [5], "of 5 pages"),
+        (OWNERS, [], "6 bytes of digests for 0"),
+        (TAKEN, 4, "4 taken"),
+        (STRIKES, -1, ">= 0"),
+        (PUBLISHED, 1.5, "Expected `int`"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_named(place: int, value: object, said: str) -> None:
+    parts = msgspec.msgpack.decode(WHOLE_V1)
+    parts[place] = value
+    with pytest.raises(CheckpointError) as caught:
+        Frontier().restore([msgspec.msgpack.encode(parts)])
+    assert said in str(caught.value)
+
+
+def test_deep_nesting_behind_a_checkpoint_is_refused() -> None:
+    parts = msgspec.msgpack.decode(WHOLE_V1)
+    more = msgspec.msgpack.encode([*parts, None])[:-1] + b"\x91" * 100_000 + b"\xc0"
+    with pytest.raises(CheckpointError):
+        Frontier().restore([more])
+
+
+# --- Size -------------------------------------------------------------------------------------------------
+
+
+def realistic_paths(count: int) -> list[str]:
+    """Articles with rising numbers, dated posts with words in them, boards with queries."""
+    chance = random.Random(7)
+    words = [
+        f"{chance.choice('bcdfgklmnprst')}{chance.choice('aeiou')}{part}" for part in ("n", "rt", "ll", "st")
+    ]
+    words += [first + second for first in words for second in words]
+    kinds = (
+        lambda number: f"/news/articleView.html?idxno={400_000 + number}",
+        lambda number: (
+            f"/20{10 + number % 15}/{1 + number % 12:02}/{'-'.join(chance.choices(words, k=4))}-{number}"
+        ),
+        lambda number: f"/board/{chance.choice(words)}/view?no={number}&page={number // 20}",
+    )
+    return [chance.choice(kinds)(number) for number in range(count)]
+
+
+def test_a_hundred_thousand_paths_are_small_and_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    count = 100_000
+    paths = realistic_paths(count)
+    frontier = Frontier()
+    for start in range(0, count, 50):
+        frontier.add(paths[start : start + 50], start // 10_000)
+    started = time.perf_counter()
+    entry = frontier.whole()
+    packed = time.perf_counter()
+    again = restored([entry], frontier)
+    read = time.perf_counter()
+    with capsys.disabled():
+        print(
+            f"\n{count:,} paths of {sum(map(len, paths)) / count:.0f} bytes: {len(entry) / count:.1f} bytes each, "
+            f"packed in {(packed - started) * 1000:.0f} ms, restored in {(read - packed) * 1000:.0f} ms"
+        )
+    assert len(again) == len(frontier) == count
+    assert len(entry) <= 15 * count
+    assert read - packed <= 1.0

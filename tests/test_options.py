@@ -1,0 +1,121 @@
+"""Settings as typed values: every one is read, every wrong one is told by name, with what came and what is wanted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_type_hints
+
+import pytest
+from scrapy.settings import Settings, default_settings
+
+from crawler import options
+from crawler.options import NAMES, OptionError, Options
+
+
+def read(**given: Any) -> Options:
+    settings = Settings()
+    settings.setmodule("settings.base")
+    settings.update(given, priority="cmdline")
+    return options.read(settings)
+
+
+def test_the_defaults_are_fine() -> None:
+    found = read()
+    assert found.site_slots >= 1
+    assert found.works == ()
+    assert found.database == f"sqlite:///{found.var}/crawl.db"
+    assert found.var.is_absolute()
+
+
+def test_texts_of_a_command_line_become_values() -> None:
+    found = read(
+        SITE_SLOTS="7", LEASE_SECONDS="2.5", WALK_AGAIN="true", WITH_WORKS=" recheck, revive ", MAX_SITES="0"
+    )
+    assert (found.site_slots, found.lease_seconds, found.walk_again, found.max_sites) == (7, 2.5, True, 0)
+    assert found.works == ("recheck", "revive")
+    assert read(DATABASE_URL="postgresql://h/d").database == "postgresql://h/d"
+
+
+def wrong_value(name: str) -> Any:
+    """A value that no setting of this kind takes."""
+    kind = get_type_hints(Options)[name.lower()]
+    return None if kind is str else {"a": "b"} if name == "PAGE_PIPELINES" else "perhaps"
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_wrong_value_is_told_by_name(name: str) -> None:
+    value = wrong_value(name)
+    with pytest.raises(OptionError) as caught:
+        read(**{name: value})
+    said = str(caught.value)
+    assert re.match(rf"{name} is ", said), said
+    assert "wanted" in said
+    assert name == "PAGE_PIPELINES" or repr(value) in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("SITE_SLOTS", "0", ">= 1"),
+        ("SITE_SLOTS", "4.5", "a whole number"),
+        ("MAX_SITES", "-1", ">= 0"),
+        ("HOUR_SECONDS", "0", "> 0"),
+        ("LEASE_SECONDS", "0.5", ">= 1"),
+        ("SCOPE", "planet", "one of seeds, host, domain, any"),
+        ("WHEN_IDLE", "", "one of stop, wait"),
+        ("WALK_AGAIN", "perhaps", "True or False"),
+    ],
+)
+def test_bounds_and_choices_are_told(name: str, value: str, wanted: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        read(**{name: value})
+    assert str(caught.value).startswith(f"{name} is {value!r}; wanted")
+    assert wanted in str(caught.value)
+
+
+def test_unknown_works_are_told() -> None:
+    with pytest.raises(OptionError, match="WITH_WORKS names 'sleep'; wanted some of site, recheck"):
+        read(WITH_WORKS="recheck,sleep")
+
+
+def test_settings_that_lack_ours_are_told() -> None:
+    with pytest.raises(OptionError, match=r"is missing: .* `from settings.base import \*`"):
+        options.read(Settings())
+
+
+# --- Names ------------------------------------------------------------------------------------------------
+
+KNOWN = {name for name in dir(default_settings) if name.isupper()}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("SITE_SLOT", "SITE_SLOTS"),
+        ("MAX_PAGES_PER_SITES", "MAX_PAGES_PER_SITE"),
+        ("DATABASEURL", "DATABASE_URL"),
+    ],
+)
+def test_a_name_like_ours_is_refused(name: str, near: str) -> None:
+    with pytest.raises(OptionError, match=f"^unknown setting {name}; did you mean {near}\\?$"):
+        options.check_names([name], KNOWN)
+
+
+@pytest.mark.parametrize("name", ["SITE_SLOTS", "LOG_LEVEL", "MY_OWN_SETTING", "ITEM_PIPELINES"])
+def test_ours_scrapys_and_strangers_pass(name: str) -> None:
+    options.check_names([name], KNOWN)
+
+
+def test_the_environment_gives_settings() -> None:
+    given = {"LOWTIDE_SITE_SLOTS": "7", "LOWTIDE_LOG_LEVEL": "DEBUG", "HOME": "/", "LOWTIDE_KILL_POINT": "x"}
+    assert options.from_environment(given, KNOWN) == {"SITE_SLOTS": "7", "LOG_LEVEL": "DEBUG"}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("LOWTIDE_SITE_SLOT", "; did you mean LOWTIDE_SITE_SLOTS?"), ("LOWTIDE_QQQQQQ", ""), ("LOWTIDE_", "")],
+)
+def test_the_environment_takes_no_strangers(name: str, hint: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        options.from_environment({name: "1"}, KNOWN)
+    assert str(caught.value) == f"unknown setting {name} in the environment{hint}"

@@ -1,0 +1,1076 @@
+"""What each operation of the site queue promises, on a real server. Every test ends with an audit of the whole queue.
+
+Time passes by shifting what is compared with the server's clock (`pass_time`); the few tests about that clock
+itself read it from the server.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from crawler.records import WORKS
+from crawler.sites.queue import (
+    DISCOVER_BATCH,
+    FILL_BATCH,
+    LOOK,
+    Leased,
+    Newcomer,
+    PlanLostError,
+    SessionGoneError,
+    StaleLeaseError,
+)
+from tests.queue_driver import BASE, Driver, audit, delivery, driver, whole
+from tests.servers import RunningServer
+
+A, B, C = "http://a.example", "http://b.example", "http://c.example"
+LEASE_MS = 10_000
+HALF = LEASE_MS // 2
+ADDRESS, OTHER = "192.0.2.1", "192.0.2.2"
+OTHER_WORKS = WORKS[1:]
+
+
+@pytest.fixture
+def queue(valkey: RunningServer) -> Iterator[Driver]:
+    with driver(
+        valkey,
+        lease_seconds=LEASE_MS / 1000,
+        sites_per_address=2,
+        shared_address_after=5,
+        sites_per_shared_address=4,
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def agents(queue: Driver) -> tuple[str, str]:
+    queue.join("one", {"host": "here"})
+    queue.join("two", {"host": "there"})
+    return "one", "two"
+
+
+def numbered(many: int, host: str = "s") -> list[str]:
+    return [f"https://{host}{number}.example" for number in range(many)]
+
+
+def drop(queue: Driver, agent: str) -> None:
+    """The agent is silent for a lease time, the others are not."""
+    others = [name for name in map(bytes.decode, queue.raw.zrange(BASE + "agents", 0, -1)) if name != agent]
+    for _ in range(3):
+        queue.pass_time(LEASE_MS // 3 + 1)
+        for other in others:
+            queue.renew(other, 0)
+
+
+# --- discover ---
+
+
+def test_discover_is_idempotent(queue: Driver) -> None:
+    newcomers = [Newcomer(A, b"record a"), Newcomer(B, b"record b"), Newcomer(A, b"record a again")]
+    assert queue.discover(newcomers, 0) == [1, 1, 0]
+    assert queue.discover(newcomers, 0) == [0, 0, 0]
+    assert queue.names("fresh") == [A, B]
+    assert [entry[1][b"r"] for entry in queue.raw.xrange(BASE + "results")] == [b"record a", b"record b"]
+    depth = queue.depth()
+    assert (depth.waiting, depth.added, depth.records, depth.open) == (2, 2, 2, 2)
+
+
+def test_discover_takes_any_number_in_bounded_calls(queue: Driver) -> None:
+    sites = numbered(2 * DISCOVER_BATCH + 7)
+    queue.raw.config_resetstat()
+    assert queue.discover([Newcomer(site, b"") for site in sites], 0) == [1] * len(sites)
+    assert queue.raw.info("commandstats")["cmdstat_evalsha"]["calls"] == 3
+    assert sorted(one.site for one in queue.records()) == sorted(sites)
+
+
+def test_most_sites_is_counted_over_all_calls(queue: Driver) -> None:
+    assert queue.discover([Newcomer(site, b"record", ("/x",)) for site in (A, B, C)], 2) == [1, 1, -1]
+    assert queue.discover([Newcomer(C, b"record"), Newcomer(A, b"")], 2) == [-1, 0]
+    assert queue.record(C) is None
+    assert queue.checkpoint(C) == ([], [], None)
+    assert queue.depth().records == 2
+    assert queue.forget(A) == 1
+    assert queue.discover([Newcomer(C, b"")], 2) == [1]
+
+
+def test_paths_given_for_a_site_are_kept_until_it_is_finished(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.discover([Newcomer(A, b"", ("/",)), Newcomer(B, b"", ("/", "/x y"))], 0)
+    queue.discover([Newcomer(B, b"", ("/later",))], 0)
+    assert queue.checkpoint(A) == ([], [], None)
+    assert queue.checkpoint(B) == ([], ["/\n/x y", "/later"], None)
+    first, second = queue.take("one", 2)
+    assert (first.more, second.more) == (False, True)
+    assert queue.leave("one", second, "finished", detail=1) is False, "more paths were given meanwhile"
+    assert queue.leave("one", second, "finished", detail=2) is True
+    queue.discover([Newcomer(B, b"", ("/too late",))], 0)
+    assert queue.checkpoint(B) == ([], [], None)
+
+
+def test_again_walks_finished_sites_anew_and_nothing_else(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    leased = queue.take_one("one")
+    queue.leave("one", leased, "finished")
+    assert queue.discover([Newcomer(A, b""), Newcomer(B, b""), Newcomer(C, b"")], 0) == [0, 0, 1]
+    again = [Newcomer(A, b"record", ("/x",)), Newcomer(B, b"")]
+    assert queue.discover(again, 0, again=True) == [2, 0]
+    assert queue.state(A) == "waiting"
+    assert queue.checkpoint(A)[1] == ["/x"]
+    assert queue.depth().records == 0, "a site that is known is no find"
+    assert [one.site for one in queue.take("one", 9)] == [B, C, A]
+
+
+def test_again_reaches_a_finished_site_that_is_held_for_another_work(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    finished_once(queue, A)
+    queue.plan_work(A, "recheck", 1)
+    recheck = queue.take_one("two", "recheck")
+    assert queue.discover([Newcomer(A, b"")], 0, again=True) == [2]
+    assert queue.take("one") == []
+    queue.leave("two", recheck, "returned")
+    queue.pass_time(LEASE_MS // 3 + 1)
+    assert queue.take_one("one").site == A
+
+
+# --- lease ---
+
+
+def test_one_holder_and_rising_tokens(queue: Driver, agents: tuple[str, str]) -> None:
+    sites = numbered(20)
+    queue.add(*sites)
+    taken: list[Leased] = []
+    for number in range(20):
+        taken += queue.take(agents[number % 2])
+    assert [one.site for one in taken] == sites
+    assert queue.take("one") == queue.take("two") == []
+    tokens = [int(one.token) for one in taken]
+    assert tokens == sorted(set(tokens))
+    assert queue.held("one") == {one.site: one.token for one in taken[::2]}
+    queue.leave("one", taken[0], "returned")
+    again = queue.take_one("two")
+    assert again.site == taken[0].site
+    assert int(again.token) > max(tokens)
+
+
+def test_lease_gives_as_many_as_are_wanted_and_tells_what_it_saw(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(*numbered(5))
+    hand = queue.lease("one", "site", 3, 0)
+    assert (len(hand.sites), hand.ready, hand.leased, hand.agents) == (3, 5, 0, 2)
+    hand = queue.lease("two", "site", 3, 0)
+    assert (len(hand.sites), hand.ready, hand.leased, hand.agents) == (2, 2, 3, 2)
+    assert queue.lease("one", "site", 0, 0).sites == []
+
+
+def test_lease_takes_returned_sites_then_the_hour_then_fresh_ones(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A, B, C)
+    number = queue.plan("planner", 10)
+    queue.fill("planner", number, 7, [C])
+    assert queue.take_one("one", hour=7).site == C
+    first = queue.take_one("one", hour=7)
+    assert first.site == A
+    queue.leave("one", first, "returned")
+    queue.fill("planner", number, 7, [B])
+    assert [one.site for one in queue.take("one", 3, hour=7)] == [A, B]
+
+
+def test_names_that_are_not_to_be_had_are_passed_over_in_bounded_calls(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    dead = numbered(LOOK * 3)
+    queue.restore([(site, "f", "-") for site in dead])
+    queue.add(A)
+    number = queue.plan("planner", 10)
+    queue.fill("planner", number, 7, dead)
+    assert queue.take_one("one", hour=7).site == A
+    assert queue.hour_length(7) == 0
+
+
+def test_a_session_is_needed(queue: Driver) -> None:
+    queue.add(A)
+    for act in (
+        lambda: queue.take("nobody"),
+        lambda: queue.renew("nobody", 0),
+    ):
+        with pytest.raises(SessionGoneError, match="nobody"):
+            act()
+    assert queue.state(A) == "waiting"
+
+
+def test_agents_tell_of_themselves(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.take("one")
+    queue.renew("one", 12)
+    one, two = sorted(queue.agents(), key=lambda agent: agent["agent"])
+    assert (one["agent"], one["held"], one["pages"], one["host"]) == ("one", 1, 12, "here")
+    assert 0 < two["expires_ms"] <= LEASE_MS
+
+
+def test_prefix_belongs_to_the_first_spider(queue: Driver) -> None:
+    assert queue.claim_prefix("site") == "site"
+    assert queue.claim_prefix("other") == "site"
+
+
+# --- fencing ---
+
+
+def test_every_write_with_a_stale_token_is_refused(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    old = queue.take_one("one")
+    assert queue.send("one", delivery(old, 1)) == ["OK"]
+    drop(queue, "one")
+    new = queue.take_one("two")
+    assert new.site == A
+    before = snapshot(queue)
+    assert queue.send("one", delivery(old, 2)) == ["STALE"]
+    for agent, leased in (("one", old), ("one", new), ("two", old), ("two", new._replace(token="0"))):
+        assert queue.send(agent, delivery(leased, 2)) == ["STALE"]
+        for how in ("finished", "returned", "suspended", "later", "alias"):
+            with pytest.raises(StaleLeaseError, match=A):
+                queue.leave(agent, leased, how, report=b"ended", due_ms=9, detail="0")
+        with pytest.raises(StaleLeaseError, match=A):
+            queue.locate(agent, leased, ADDRESS)
+    assert snapshot(queue) == before
+
+
+def snapshot(queue: Driver) -> dict[bytes, bytes | None]:
+    """Every key's content, but for the times of sessions."""
+    return {
+        key: queue.raw.dump(key)
+        for key in queue.raw.scan_iter(count=1000)
+        if not key.startswith((BASE.encode() + b"agent", BASE.encode() + b"renewed"))
+    }
+
+
+# --- publish ---
+
+
+def test_publish_puts_records_and_journal_together(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    records = [(b"page 1", b""), (b"page 2", b"12345678")]
+    assert queue.send("one", delivery(leased, 1, records=0)._replace(records=records)) == ["OK"]
+    assert [fields for _, fields in queue.raw.xrange(BASE + "results")] == [
+        {b"v": b"1", b"r": b"page 1"},
+        {b"v": b"1", b"r": b"page 2", b"l": b"12345678"},
+    ]
+    assert queue.checkpoint(A)[0] == [b"delta 1"]
+
+
+def test_publish_answers_by_the_sequence(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    assert queue.send("one", delivery(leased, 1)) == ["OK"]
+    assert queue.send("one", delivery(leased, 1)) == ["AGAIN"]
+    assert queue.send("one", delivery(leased, 3)) == ["GAP"]
+    assert queue.send("one", delivery(leased, 2)) == ["OK"]
+    assert queue.send("one", delivery(leased, 1)) == ["GAP"], "older than the last is no resend"
+    assert queue.checkpoint(A)[0] == [b"delta 1", b"delta 2"]
+    assert queue.depth().records == 2
+
+
+def test_publish_folds_the_journal(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1), delivery(leased, 2))
+    assert queue.send("one", delivery(leased, 3, delta=b"all", fold=True)) == ["OK"]
+    assert queue.send("one", delivery(leased, 4, delta=b"")) == ["OK"]
+    assert queue.checkpoint(A)[0] == [b"all"]
+    assert queue.send("one", delivery(leased, 5, delta=b"", fold=True)) == ["OK"]
+    assert queue.checkpoint(A)[0] == []
+
+
+def test_publish_judges_each_site_by_itself(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B, C)
+    a, b, c = queue.take("one", 3)
+    queue.send("one", delivery(b, 1))
+    verdicts = queue.send(
+        "one",
+        delivery(a._replace(token="99"), 1),
+        delivery(b, 1, records=3),
+        delivery(c, 1, records=2),
+    )
+    assert verdicts == ["STALE", "AGAIN", "OK"]
+    assert queue.depth().records == 1 + 2
+
+
+def test_publish_takes_a_spool_that_grew_during_an_outage(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    assert queue.send("one", delivery(leased, 1, records=10_000)) == ["OK"]
+    assert queue.depth().records == 10_000
+
+
+def test_the_sequence_begins_anew_with_each_lease(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1), delivery(leased, 2))
+    queue.leave("one", leased, "returned")
+    leased = queue.take_one("one")
+    assert leased.suspended
+    assert leased.more
+    assert queue.send("one", delivery(leased, 1, delta=b"third")) == ["OK"]
+    assert queue.checkpoint(A)[0] == [b"delta 1", b"delta 2", b"third"]
+
+
+def test_alias_is_the_later_of_two_sites_with_one_root(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B, C)
+    a, b, c = queue.take("one", 3)
+    root = f"{ADDRESS} 0123456789abcdef"
+    assert queue.send("one", delivery(a, 1, root=root)) == ["OK"]
+    assert queue.send("one", delivery(a, 1, root=root)) == ["AGAIN"]
+    assert queue.publish("one", [delivery(b, 1, root=root)]) == [("ALIAS", A)]
+    assert queue.publish("one", [delivery(b, 1, root=root)]) == [("ALIAS", A)], "a resend hears it again"
+    assert queue.send("one", delivery(c, 1, root=f"{OTHER} 0123456789abcdef")) == ["OK"]
+    assert queue.depth().records == 3
+    assert queue.leave("one", b, "alias", detail=A)
+    assert queue.state(B) == "alias"
+    assert queue.details(B)["why"] == A
+    assert queue.order(B, "resume") == "alias"
+    assert queue.details(B)["why"] == A
+    assert queue.take("two", 9) == []
+
+
+def test_a_root_whose_site_was_forgotten_goes_to_the_next(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    a, b = queue.take("one", 2)
+    queue.send("one", delivery(a, 1, root="root"))
+    queue.leave("one", a, "finished")
+    queue.forget(A)
+    assert queue.send("one", delivery(b, 1, root="root")) == ["OK"]
+    queue.add(A)
+    a = queue.take_one("one")
+    assert queue.publish("one", [delivery(a, 1, root="root")]) == [("ALIAS", B)]
+
+
+# --- leave ---
+
+
+def test_leave_finished(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.discover([Newcomer(A, b"", ("/x",))], 0)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1))
+    assert queue.leave("one", leased, "finished", detail=1, report=b"ended")
+    assert queue.state(A) == "finished"
+    assert queue.checkpoint(A) == ([], [], None)
+    assert queue.held("one") == {}
+    assert [fields[b"r"] for _, fields in queue.raw.xrange(BASE + "results")] == [b"record 1.0", b"ended"]
+    assert queue.take("two") == []
+    with pytest.raises(StaleLeaseError):
+        queue.leave("one", leased, "finished", report=b"ended")
+    assert queue.depth().records == 2
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("how", ["returned", "suspended", "later"])
+def test_leave_unfinished(queue: Driver, agents: tuple[str, str], how: str, published: bool) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    if published:
+        queue.send("one", delivery(leased, 1))
+    due = queue.server_ms() + 60_000
+    queue.leave("one", leased, how, due_ms=due if how == "later" else 0, reason="rests")
+    unfinished = "suspended" if published else "waiting"
+    if how == "later":
+        assert queue.state(A) == "later"
+        assert queue.due("site", 9) == [(A, due, "rests")]
+        assert queue.take("two") == []
+        assert queue.depth().open == 0
+        queue.pass_time(60_001)
+        queue.join("two", {})
+    elif how == "suspended":
+        assert queue.state(A) == unfinished
+        assert queue.take("two") == [], "it waits for the plan"
+        queue.fill("planner", queue.plan("planner", 10), 0, [A])
+    else:
+        assert queue.state(A) == unfinished
+    again = queue.take_one("two")
+    assert (again.site, again.suspended) == (A, published)
+    assert queue.due("site", 9) == []
+    assert queue.details(A)["why"] == ""
+
+
+def test_a_returned_site_may_keep_its_distance(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.leave("one", leased, "returned", due_ms=queue.server_ms() + HALF)
+    assert queue.depth().open == 1
+    queue.fill("planner", queue.plan("planner", 10), 0, [A])
+    queue.order(A, "resume")
+    assert queue.take("two") == [], "whatever else names it"
+    queue.pass_time(HALF + 1)
+    assert queue.take_one("two").site == A
+
+
+def test_due_times_are_milliseconds_of_the_server(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    a, b = queue.take("one", 2)
+    due = queue.server_ms() + 300
+    queue.leave("one", a, "later", due_ms=due)
+    queue.leave("one", b, "later", due_ms=due + 3_600_000)
+    while not (taken := queue.take("two", 9)):
+        assert queue.server_ms() < due + 5_000
+    assert [one.site for one in taken] == [A]
+    assert queue.server_ms() >= due
+
+
+# --- places ---
+
+
+def test_one_host_is_never_held_under_two_names(queue: Driver, agents: tuple[str, str]) -> None:
+    hosts = ("h.example", "[2001:db8::1]")
+    variants = ("http://{}", "https://{}", "http://{}:8080")
+    queue.add(*(variant.format(host) for host in hosts for variant in variants))
+    for _ in variants:
+        taken = queue.take("one", 9)
+        assert sorted(one.site.split("//")[1].removesuffix(":8080") for one in taken) == sorted(hosts)
+        assert queue.take("two", 9) == []
+        for one in taken:
+            queue.leave("one", one, "finished")
+    assert queue.depth().finished == 6
+
+
+def test_a_host_that_is_an_address_takes_one_place_of_it(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(f"http://{ADDRESS}:1", f"http://{ADDRESS}:2", "http://named.example")
+    single = queue.but(sites_per_address=1)
+    leased = single.take_one("one")
+    assert single.locate("one", leased, ADDRESS)
+    named = single.take_one("one")
+    assert named.site == "http://named.example", "the other port is the same host"
+    assert not single.locate("one", named, ADDRESS)
+
+
+def test_an_address_takes_so_many_sites(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(*numbered(3))
+    taken = queue.take("one", 3)
+    assert [queue.locate("one", one, ADDRESS) for one in taken] == [True, True, False]
+    assert queue.locate("one", taken[0], ADDRESS), "asked again"
+    queue.leave("one", taken[2], "parked", detail=ADDRESS)
+    assert queue.take("two") == [], "its address is known now, and full"
+    queue.leave("one", taken[0], "returned")
+    assert queue.take("two", 9)[0].site == taken[2].site, "who waited goes first"
+    assert queue.take("two", 9) == []
+
+
+def test_an_address_that_empties_between_locate_and_leave_strands_nobody(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(*numbered(3))
+    taken = queue.take("one", 3)
+    assert [queue.locate("one", one, ADDRESS) for one in taken] == [True, True, False]
+    queue.leave("one", taken[0], "finished")
+    queue.leave("one", taken[1], "finished")
+    queue.leave("one", taken[2], "parked", detail=ADDRESS)
+    assert queue.take_one("two").site == taken[2].site
+
+
+def test_a_site_may_move_to_another_address(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.restore([(site, "w", ADDRESS) for site in numbered(3)])
+    taken = queue.take("one", 3)
+    assert len(taken) == 2
+    assert queue.locate("one", taken[0], OTHER)
+    assert queue.take_one("two").site == numbered(3)[2]
+    assert not queue.locate("one", taken[0], ADDRESS)
+    assert queue.record(taken[0].site).address is None
+
+
+@pytest.mark.parametrize("how", ["forget", "block", "pause", "elsewhere"])
+def test_a_turn_is_not_lost_on_a_site_that_has_no_use_for_it(
+    queue: Driver, agents: tuple[str, str], how: str
+) -> None:
+    sites = numbered(5)
+    queue.restore([(site, "w", ADDRESS) for site in sites])
+    taken = queue.take("one", 9)
+    first, second, third = queue.names(f"park:{ADDRESS}")
+    if how == "forget":
+        queue.forget(second)
+        assert queue.take("two") == [], "who was given its turn waits again, at the end"
+    elif how == "elsewhere":
+        queue.order(first, "resume")
+        moved = queue.but(sites_per_address=3).take_one("two")
+        assert queue.locate("two", moved, OTHER)
+        queue.leave("two", moved, "suspended")
+        queue.raw.lpush(BASE + f"park:{ADDRESS}", first)  # an older mention of it
+        assert queue.take("two") == [], "who was given its turn waits again, at the end"
+    else:
+        queue.order(first, how)
+    queue.leave("one", taken[0], "finished")
+    assert queue.take_one("two").site == (third if how in ("forget", "elsewhere") else second)
+
+
+def test_a_place_on_a_host_and_one_on_an_address_wait_for_each_other(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    http, https = "http://h.example", "https://h.example"
+    single = queue.but(sites_per_address=1)
+    single.restore([(A, "w", ADDRESS), (http, "w", ADDRESS), (B, "w", ADDRESS), (https, "w", OTHER)])
+    a, other = single.take("one", 9)
+    assert (a.site, other.site) == (A, https)
+    single.leave("one", a, "finished")
+    assert single.take_one("one").site == B, "the turn passes over the site whose host is held"
+    single.leave("one", other, "finished")
+    assert single.take("one", 9) == []
+    audit(queue.raw)
+
+
+def test_many_waiting_sites_make_a_shared_front_end(queue: Driver, agents: tuple[str, str]) -> None:
+    sites = numbered(7)
+    queue.restore([(site, "w", ADDRESS) for site in sites[:6]])
+    first = queue.take("one", 9)
+    assert [one.site for one in first] == sites[:2]
+    assert queue.names(f"park:{ADDRESS}") == sites[2:6]
+    queue.restore([(sites[6], "w", ADDRESS)])
+    assert [one.site for one in queue.take("two", 9)] == sites[2:4], (
+        "the fifth to wait opens the places to all"
+    )
+    assert whole(queue.raw).busy[ADDRESS] == 4
+    for one in first:
+        queue.leave("one", one, "finished")
+    assert len(queue.take("one", 9)) == 2
+    assert whole(queue.raw).busy[ADDRESS] == 4
+
+
+def test_a_larger_limit_reaches_those_who_wait(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.restore([(site, "w", ADDRESS) for site in numbered(6)])
+    first = queue.take("one", 9)
+    assert len(first) == 2
+    queue.leave("one", first[0], "finished")
+    assert len(queue.but(sites_per_address=4).take("two", 9)) == 3, "no further one has to leave for them"
+
+
+def test_few_sites_that_wait_often_are_no_shared_front_end(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.restore([(site, "w", ADDRESS) for site in numbered(4)])
+    taken = queue.take("one", 9)
+    for _ in range(10):
+        queue.leave("one", taken.pop(0), "returned")
+        taken += queue.take("one", 9)
+        assert len(taken) == 2
+
+
+# --- works ---
+
+
+@pytest.mark.parametrize("work", OTHER_WORKS)
+def test_works_share_the_one_lease(queue: Driver, agents: tuple[str, str], work: str) -> None:
+    finished_once(queue, A)
+    queue.add(B)
+    now = queue.server_ms()
+    assert queue.plan_work(A, work, now - 1)
+    assert queue.plan_work(B, work, now - 1)
+    assert not queue.plan_work(C, work, now)
+    held = queue.take_one("one")
+    assert held.site == B
+    (leased,) = queue.take("two", 9, work)
+    assert leased.site == A
+    assert queue.record(A).work == work
+    assert queue.state(A) == "finished"
+    assert queue.take("one", 9, work) == []
+    assert queue.depth().leased == 1, "only sites that are being loaded count"
+    queue.leave("one", held, "finished")
+    assert queue.take("one", 9, work) == [], "it asks again after a third of the lease time"
+    queue.pass_time(LEASE_MS // 3 + 1)
+    assert queue.take_one("one", work).site == B
+    queue.leave("two", leased, "finished", due_ms=now + 3_600_000)
+    assert queue.state(A) == "finished"
+    assert queue.due(work, 9) == [(A, now + 3_600_000, "")]
+
+
+def test_a_work_is_not_finished_by_paths_that_wait(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.discover([Newcomer(A, b"", ("/x",))], 0)
+    queue.plan_work(A, "status", 1)
+    assert queue.leave("one", queue.take_one("one", "status"), "finished")
+    assert queue.checkpoint(A)[1] == ["/x"]
+    assert queue.take_one("one").site == A
+
+
+def test_a_site_passed_over_while_another_work_has_it_comes_back(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    queue.plan_work(A, "recheck", 1)
+    recheck = queue.take_one("one", "recheck")
+    assert queue.take("two") == []
+    queue.leave("one", recheck, "returned")
+    queue.pass_time(LEASE_MS // 3 + 1)
+    assert queue.take_one("two").site == A
+
+
+def test_a_site_that_falls_due_while_another_work_has_it_comes_back(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    queue.leave("one", queue.take_one("one"), "later", due_ms=queue.server_ms() + HALF)
+    queue.plan_work(A, "recheck", 1)
+    recheck = queue.take_one("one", "recheck")
+    queue.pass_time(HALF + 1)
+    assert queue.take("two") == []
+    queue.leave("one", recheck, "returned")
+    queue.pass_time(LEASE_MS // 3 + 1)
+    assert queue.take_one("two").site == A
+
+
+def test_another_work_does_not_shorten_a_rest(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.leave("one", queue.take_one("one"), "returned", due_ms=queue.server_ms() + HALF)
+    queue.plan_work(A, "recheck", 1)
+    recheck = queue.take_one("two", "recheck")
+    queue.order(A, "resume")  # a mention in a list
+    assert queue.take("one") == []
+    queue.leave("two", recheck, "returned")
+    queue.pass_time(LEASE_MS // 3 + 1)
+    assert queue.take("one") == []
+    queue.pass_time(HALF - LEASE_MS // 3)
+    assert queue.take_one("one").site == A
+
+
+@pytest.mark.parametrize("work", OTHER_WORKS)
+@pytest.mark.parametrize("why", ["host", "address", "paused"])
+def test_a_work_that_cannot_be_done_now_is_kept(
+    queue: Driver, agents: tuple[str, str], work: str, why: str
+) -> None:
+    site, other = "http://h.example", "https://h.example" if why == "host" else A
+    single = queue.but(sites_per_address=1)
+    single.restore([(site, "f", ADDRESS), (other, "w", ADDRESS)])
+    single.plan_work(site, work, 1)
+    holder = single.take_one("one")
+    if why == "paused":
+        single.order(site, "pause")
+    assert single.take("two", 9, work) == []
+    single.leave("one", holder, "finished")
+    if why == "paused":
+        single.order(site, "resume")
+    single.pass_time(60_001)
+    single.join("two", {})
+    assert single.take_one("two", work).site == site
+
+
+def test_a_site_parked_and_then_held_for_another_work_comes_back(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.restore([(site, "w", ADDRESS) for site in numbered(3)])
+    taken = queue.take("one", 9)
+    parked = numbered(3)[2]
+    assert queue.names(f"park:{ADDRESS}") == [parked]
+    queue.plan_work(parked, "recheck", 1)
+    recheck = queue.but(sites_per_address=3).take_one("two", "recheck")
+    for one in taken:
+        queue.leave("one", one, "finished")
+    assert queue.take("one", 9) == []
+    queue.leave("two", recheck, "returned")
+    queue.pass_time(LEASE_MS // 3 + 1)
+    assert queue.take_one("one").site == parked
+
+
+# --- agents that die, fall silent, part ---
+
+
+def test_sites_of_a_dead_agent_come_back_by_themselves(queue: Driver, agents: tuple[str, str]) -> None:
+    finished_once(queue, C)
+    queue.plan_work(C, "recheck", 1)
+    recheck = queue.take_one("one", "recheck")
+    queue.add(*numbered(2))
+    taken = queue.take("one", 2)
+    queue.locate("one", taken[0], ADDRESS)
+    queue.send("one", delivery(taken[0], 1))
+    drop(queue, "one")
+    queue.raw.config_resetstat()
+    back = queue.take("two", 9)
+    calls = {name.removeprefix("cmdstat_") for name in queue.raw.info("commandstats")}
+    assert not {"keys", "scan", "hscan", "sscan", "zscan"} & calls
+    assert {one.site: one.suspended for one in back} == {taken[0].site: True, taken[1].site: False}
+    assert queue.take_one("two", "recheck").site == recheck.site
+    assert [agent["agent"] for agent in queue.agents()] == ["two"]
+    with pytest.raises(SessionGoneError):
+        queue.renew("one", 0)
+
+
+def test_a_dead_agent_with_many_sites_is_emptied_call_by_call(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(*numbered(250))
+    assert len(queue.take("one", 250)) == 250
+    drop(queue, "one")
+    left = []
+    for _ in range(3):
+        queue.lease("two", "recheck", 1, 0)
+        left.append(len(queue.held("one")))
+    assert left == [150, 50, 0]
+    assert len(queue.take("two", 250)) == 250
+
+
+def test_a_late_renewal_that_nobody_forestalled_loses_nothing(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.pass_time(2 * LEASE_MS)
+    assert queue.renew("one", 0) == []
+    assert queue.send("one", delivery(leased, 1)) == ["OK"]
+
+
+@pytest.mark.parametrize("act", ["renew", "lease", "join"])
+def test_after_a_silence_of_the_server_nobody_is_swept_by_the_first_to_return(
+    queue: Driver, agents: tuple[str, str], act: str
+) -> None:
+    queue.add(A, B)
+    leased = queue.take_one("one")
+    queue.pass_time(100 * LEASE_MS)
+    if act == "renew":
+        queue.renew("two", 0)
+    elif act == "join":
+        queue.join("three", {})
+    assert [one.site for one in queue.take("two", 9)] == [B]
+    assert queue.renew("one", 0) == []
+    assert queue.send("one", delivery(leased, 1)) == ["OK"]
+    drop(queue, "one")
+    assert queue.take_one("two").site == A, "once, not for ever"
+
+
+def test_part_hands_back_what_is_held(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    queue.take("one", 2)
+    queue.part("one")
+    assert queue.held("one") == {}
+    assert len(queue.take("two", 9)) == 2
+    assert queue.depth().agents == 1
+    queue.part("one")
+
+
+# --- the operator ---
+
+
+def test_pause_and_resume(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    assert queue.order(A, "pause", "asked to") == "waiting"
+    assert queue.order(A, "pause") == "paused"
+    assert [one.site for one in queue.take("one", 9)] == [B]
+    depth = queue.depth()
+    assert (depth.paused, depth.waiting, depth.open) == (1, 0, 1)
+    assert queue.state(A) == "WAITING"
+    assert queue.details(A)["why"] == "asked to"
+    assert queue.order(A, "resume") == "paused"
+    assert queue.details(A)["why"] == ""
+    assert queue.take_one("one").site == A
+    assert queue.order(C, "pause") is None
+
+
+@pytest.mark.parametrize("order", ["pause", "block"])
+def test_an_order_for_a_held_site_reaches_its_holder(
+    queue: Driver, agents: tuple[str, str], order: str
+) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    assert queue.order(A, order) == "leased"
+    assert queue.renew("two", 0) == []
+    assert queue.renew("one", 0) == [A]
+    assert queue.send("one", delivery(leased, 1)) == ["OK"], "what it has is still taken"
+    queue.leave("one", leased, "returned")
+    assert queue.renew("one", 0) == []
+    assert queue.take("two", 9) == []
+    depth = queue.depth()
+    assert (depth.paused, depth.blocked) == ((1, 0) if order == "pause" else (0, 1))
+    assert queue.checkpoint(A)[0] == ([b"delta 1"] if order == "pause" else [])
+    queue.order(A, "resume")
+    again = queue.take_one("two")
+    assert again.suspended == (order == "pause")
+
+
+def test_an_order_that_is_taken_back_reaches_nobody(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.order(A, "block")
+    queue.order(A, "resume")
+    assert queue.renew("one", 0) == []
+    queue.leave("one", leased, "returned")
+    assert queue.take_one("two").site == A
+
+
+def test_what_is_blocked_and_resumed_does_not_wait_for_an_old_due_time(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    queue.leave("one", queue.take_one("one"), "later", due_ms=queue.server_ms() + HALF)
+    queue.order(A, "block")
+    assert queue.due("site", 9) == []
+    queue.order(A, "resume")
+    assert queue.take_one("two").site == A
+
+
+def test_a_block_that_is_taken_back_while_another_work_has_the_site_changes_nothing(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1))
+    queue.leave("one", leased, "returned")
+    queue.plan_work(A, "recheck", 1)
+    recheck = queue.take_one("two", "recheck")
+    queue.order(A, "block")
+    queue.order(A, "resume")
+    queue.leave("two", recheck, "returned")
+    assert queue.take_one("one").suspended
+
+
+def test_a_paused_site_that_rests_keeps_its_due_time(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.order(A, "pause")
+    queue.leave("one", leased, "later", due_ms=queue.server_ms() + HALF)
+    assert queue.state(A) == "LATER"
+    queue.order(A, "resume")
+    assert queue.state(A) == "later"
+    assert queue.take("two") == []
+    queue.pass_time(HALF + 1)
+    assert queue.take_one("two").site == A
+
+
+def test_a_blocked_site_leaves_no_checkpoint_behind_a_dead_agent(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.discover([Newcomer(A, b"", ("/x",))], 0)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1))
+    queue.order(A, "block")
+    drop(queue, "one")
+    assert queue.take("two", 9) == []
+    assert queue.checkpoint(A) == ([], [], None)
+    queue.order(A, "resume")
+    assert not queue.take_one("two").suspended
+
+
+def test_forget(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.discover([Newcomer(A, b"", ("/x",))], 0)
+    leased = queue.take_one("one")
+    assert queue.forget(A) == -1
+    queue.send("one", delivery(leased, 1))
+    queue.set_budget(A, 5)
+    queue.leave("one", leased, "later", due_ms=queue.server_ms() + HALF, reason="rests")
+    queue.plan_work(A, "recheck", queue.server_ms() + HALF)
+    assert queue.forget(A) == 1
+    assert queue.forget(A) == 0
+    assert queue.record(A) is None
+    gone = {"why": "", "budget": None, "journal_entries": 0, "paths_given": 0, "due_ms": {}}
+    assert queue.details(A) == gone
+    assert queue.depth().added == 0
+    queue.add(A)
+    assert queue.take_one("one").suspended is False
+
+
+def test_a_site_may_have_a_budget_of_its_own(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.set_budget(A, 7)
+    leased = queue.take_one("one")
+    assert leased.more
+    assert queue.checkpoint(A) == ([], [], 7)
+    queue.leave("one", leased, "returned")
+    queue.set_budget(A, None)
+    assert not queue.take_one("one").more
+    assert queue.checkpoint(A)[2] is None
+
+
+def test_paths_may_be_given_to_a_held_site(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.give_paths(A, ["/x", "/y"])
+    assert not queue.leave("one", leased, "finished")
+    assert queue.checkpoint(A)[1] == ["/x\n/y"]
+    assert queue.leave("one", leased, "finished", detail=1)
+
+
+def test_restore_brings_back_what_is_not_known(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    many = [(site, "f", ADDRESS) for site in numbered(DISCOVER_BATCH + 1)]
+    assert queue.restore([(A, "f", OTHER), (B, "w", OTHER), *many]) == DISCOVER_BATCH + 2
+    assert queue.state(A) == "waiting"
+    assert queue.record(B).address == OTHER
+    assert [one.site for one in queue.take("one", 9)] == [A, B]
+    assert queue.depth().finished == DISCOVER_BATCH + 1
+
+
+# --- the plan ---
+
+
+def test_fill_writes_an_hour_in_order_and_drops_the_one_before(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    number = queue.plan("planner", 10)
+    assert queue.fill("planner", number, 7, [A, B]) == 2
+    assert queue.fill("planner", number, 7, [C, B]) == 2, "anew, not behind it"
+    assert queue.names("hour:7") == [C, B]
+    many = numbered(FILL_BATCH + 1)
+    assert queue.fill("planner", number, 8, many) == len(many)
+    assert queue.names("hour:8") == many
+    assert queue.names("hour:7") == []
+    assert queue.hour_length(8) == len(many)
+    assert queue.fill("planner", number, 9, []) == 0
+    assert queue.names("hour:8") == []
+
+
+def test_an_hour_begun_by_a_planner_that_died_does_not_stay(queue: Driver) -> None:
+    number = queue.plan("planner", 10)
+    queue.raw.delete(BASE + "planner")
+    queue.raw.set(BASE + "planner", f"planner {number}")
+    queue._call("fill", "planner", number, 7, "first", A)
+    assert 0 < queue.raw.ttl(BASE + "hour:7") <= 7200
+
+
+def test_one_planner_at_a_time(queue: Driver) -> None:
+    first = queue.plan("planner", 10)
+    assert first > 0
+    assert queue.plan("other", 10) == 0
+    assert queue.plan("planner", 10) == first, "it holds on"
+    queue.fill("planner", first, 7, [A])
+    assert 0 < queue.raw.pttl(BASE + "planner") <= 10_000
+    queue.raw.pexpire(BASE + "planner", 0)
+    with pytest.raises(PlanLostError, match="planner"):
+        queue.fill("planner", first, 7, [B])
+    second = queue.plan("other", 10)
+    assert second > first
+    with pytest.raises(PlanLostError):
+        queue.fill("planner", first, 7, [B])
+    with pytest.raises(PlanLostError):
+        queue.fill("other", first, 7, [B])
+    assert queue.names("hour:7") == [A]
+    queue.fill("other", second, 7, [B])
+    assert queue.names("hour:7") == [B]
+
+
+# --- the scripts themselves ---
+
+
+def test_scripts_survive_a_flush_and_a_restart(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.raw.script_flush()
+    assert queue.take_one("one").site == A
+    queue.raw.script_flush()
+    with pytest.raises(SessionGoneError):
+        queue.renew("nobody", 0)
+    queue.raw.script_flush()
+    with pytest.raises(StaleLeaseError):
+        queue.leave("two", Leased(A, "1", False, None), "returned")
+    queue.raw.bgrewriteaof()
+    queue.server.kill()
+    with pytest.raises(RedisConnectionError):
+        queue.depth()
+    queue.server.start()
+    with suppress(RedisConnectionError):
+        queue.depth()  # a connection of before may say so once more
+    assert queue.renew("one", 0) == []
+    assert set(queue.held("one")) == {A}
+
+
+def test_nothing_is_sent_twice_when_a_reply_is_lost(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    with Deaf(queue.server) as relay, driver(relay) as far:
+        far.depth()
+        relay.deaf = True
+        with pytest.raises(RedisConnectionError):
+            far.lease("one", "site", 1, 0)
+    assert set(queue.held("one")) == {A}, "taken once, and told by `held`"
+
+
+class Deaf:
+    """A way to the server that can lose replies: what is asked arrives, then the connection ends."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self.deaf = False
+        self.client = server.client
+        self._path = server.url.removeprefix("unix://")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._serve)]
+
+    def __enter__(self) -> Deaf:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._carry, args=(near,)))
+                self._threads[-1].start()
+
+    def _carry(self, near: socket.socket) -> None:
+        with near, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
+            far.connect(self._path)
+            while question := near.recv(1 << 20):
+                far.sendall(question)
+                answer = far.recv(1 << 20)
+                if self.deaf:
+                    return
+                near.sendall(answer)
+
+
+def test_an_unknown_operation_is_refused(queue: Driver) -> None:
+    with pytest.raises(ResponseError, match="no such operation: fetch"):
+        queue._call("fetch", "one")
+    assert queue.raw.dbsize() == 0
+
+
+def test_all_keys_share_one_tag(queue: Driver, agents: tuple[str, str]) -> None:
+    everything(queue)
+    keys = [key.decode() for key in queue.raw.scan_iter(count=1000)]
+    assert len({key.removeprefix(BASE).partition(":")[0] for key in keys}) >= 15
+    assert [key for key in keys if not key.startswith(BASE)] == []
+
+
+def test_depth_is_a_full_recount(queue: Driver, agents: tuple[str, str]) -> None:
+    everything(queue)
+    found = audit(queue.raw)
+    depth = queue.depth()._asdict()
+    assert depth.pop("records") == queue.raw.xlen(BASE + "results") > 0
+    assert depth.pop("agents") == 2
+    assert depth == {name: found.counts.get(name, 0) for name in depth}
+    assert min(depth.values()) > 0, f"not every state occurs: {depth}"
+    states = {one.site: one.state for one in queue.records()}
+    assert len(states) == depth["added"]
+
+
+def test_reset_leaves_nothing_and_touches_nothing_else(queue: Driver, agents: tuple[str, str]) -> None:
+    everything(queue)
+    queue.raw.set("another:{0}:count", 1)
+    keys = queue.raw.dbsize()
+    assert queue.reset() == keys - 1
+    assert queue.raw.keys() == [b"another:{0}:count"]
+
+
+def everything(queue: Driver) -> None:
+    """Sites in every state, in every list."""
+    sites = numbered(20)
+    queue.restore([(site, "w", ADDRESS if number > 15 else "-") for number, site in enumerate(sites)])
+    queue.discover([Newcomer(A, b"record", ("/x",)), Newcomer(B, b"")], 0)
+    queue.claim_prefix("site")
+    queue.set_budget(A, 3)
+    taken = queue.take("one", 8)
+    for number, leased in enumerate(taken):
+        queue.send("one", delivery(leased, 1, root=f"root {min(number, 2)}"))
+    later = queue.server_ms() + 60_000
+    queue.leave("one", taken[0], "finished")
+    queue.leave("one", taken[1], "suspended")
+    queue.leave("one", taken[2], "later", due_ms=later, reason="rests")
+    queue.leave("one", taken[3], "alias", detail=sites[2])
+    queue.order(taken[4].site, "pause")
+    queue.order(sites[9], "pause")
+    queue.order(sites[10], "block")
+    queue.plan_work(sites[0], "recheck", later)
+    queue.leave("one", taken[5], "returned")
+    queue.fill("planner", queue.plan("planner", 60), 0, sites[16:])
+    assert len(queue.take("two", 4)) == 4
+    queue.renew("one", 5)
+
+
+def finished_once(queue: Driver, site: str) -> None:
+    queue.add(site)
+    queue.leave("one", queue.take_one("one"), "finished")

@@ -1,0 +1,201 @@
+"""What a robots.txt allows, by RFC 9309's rules and by the files that are really out there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from crawler.agent import errors
+from crawler.agent.robots import ADDRESS_REFUSED, EVERYTHING, UNAVAILABLE, Rules, product, rules
+
+SITE = "https://example.org"
+MOST = 500_000
+
+
+def read(text: str | bytes, most_bytes: int = MOST) -> Rules:
+    return rules(200, text if isinstance(text, bytes) else text.encode(), "lowtide", most_bytes)
+
+
+def allowed(text: str | bytes, path: str) -> bool:
+    return read(text).allows(SITE + path, "lowtide")
+
+
+# --- By status --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+def test_an_answer_is_read(status: int) -> None:
+    found = rules(status, b"User-agent: *\nDisallow: /a", "lowtide", MOST)
+    assert found.available
+    assert not found.allows(f"{SITE}/a", "lowtide")
+    assert found.allows(f"{SITE}/b", "lowtide")
+
+
+@pytest.mark.parametrize("status", [301, 304, 307, 400, 401, 403, 404, 410, 451, 499])
+def test_no_file_allows_everything(status: int) -> None:
+    found = rules(status, b"User-agent: *\nDisallow: /", "lowtide", MOST)
+    assert found == EVERYTHING
+    assert found.allows(f"{SITE}/a", "lowtide")
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 599, *range(-1, -10, -1), -11, -12, -13])
+def test_no_answer_allows_nothing_for_now(status: int) -> None:
+    found = rules(status, b"User-agent: *\nAllow: /", "lowtide", MOST)
+    assert found == UNAVAILABLE
+    assert not found.allows(f"{SITE}/a", "lowtide")
+
+
+def test_a_refused_address_is_left_to_the_pages_to_tell() -> None:
+    assert errors.status_code_of(errors.AddressRefused()) == ADDRESS_REFUSED
+    assert rules(ADDRESS_REFUSED, b"", "lowtide", MOST) == EVERYTHING
+
+
+# --- Whose rules ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "name"),
+    [
+        ("lowtide", "lowtide"),
+        ("lowtide (+https://example.org/bot)", "lowtide"),
+        ("mybot/1.0 (+https://example.org/bot)", "mybot"),
+        ("Mozilla/5.0 (compatible; mybot)", "Mozilla"),
+        ("", "*"),
+        (" x", "*"),
+    ],
+)
+def test_the_name_that_files_know_us_by(user_agent: str, name: str) -> None:
+    assert product(user_agent) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "User-agent: *\nDisallow: /",
+        "User-agent: lowtide\nDisallow: /",
+        "USER-AGENT: LowTide\nDISALLOW: /",
+        "  user-agent : lowtide  # us\n  disallow :  /  # all",
+        "User-agent: lowtide/2.1\nDisallow: /",
+        "User-agent: *\nAllow: /\n\nUser-agent: lowtide\nDisallow: /",
+        "User-agent: other\nUser-agent: lowtide\nDisallow: /",
+        "User-agent: lowtide\nDisallow: /b\n\nUser-agent: lowtide\nDisallow: /",
+        "\ufeffUser-agent: *\nDisallow: /",
+        "User-agent: *\rDisallow: /\r",
+        "User-agent: *\r\nDisallow: /\r\n",
+        "Sitemap: https://example.org/s.xml\nUser-agent: *\nNo-such-thing: x\nDisallow: /",
+        "<html>\nUser-agent: *\nDisallow: /",
+    ],
+)
+def test_rules_for_us(text: str) -> None:
+    assert not allowed(text, "/a")
+    assert allowed(text, "/robots.txt")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0\xff",
+        "Disallow: /",
+        "User-agent: *",
+        "User-agent: *\nDisallow:",
+        "User-agent: other\nDisallow: /",
+        "User-agent: lowtidebot\nDisallow: /",
+        "User-agent: *\nDisallow: /\n\nUser-agent: lowtide\nDisallow:",
+        "User-agent: *\nDisallow: /\n\nUser-agent: lowtide/2.1 (x)\nAllow: /",
+        "#User-agent: *\n#Disallow: /",
+        "<!doctype html><title>Not found</title>",
+    ],
+)
+def test_no_rules_for_us(text: str) -> None:
+    assert allowed(text, "/a")
+
+
+# --- Which pages ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "forbidden", "free"),
+    [
+        ("Disallow: /a", ["/a", "/ab", "/a/b", "/a?x"], ["/", "/A", "/b/a"]),
+        ("Disallow: /a/", ["/a/", "/a/b"], ["/a", "/ab"]),
+        ("Disallow: /*.gif$", ["/x.gif", "/a/b.gif"], ["/x.gif?y", "/x.gifs"]),
+        ("Disallow: /*?", ["/?x", "/a?"], ["/a"]),
+        ("Disallow: /a\nAllow: /a/b", ["/a", "/a/c"], ["/a/b", "/a/b/c"]),
+        ("Allow: /a\nDisallow: /a", [], ["/a"]),
+        ("Disallow: /\nAllow: /$", ["/a"], ["/"]),
+        ("Disallow: /%ED%95%9C", ["/%ED%95%9C"], ["/%ED%95"]),
+        ("Disallow: /\ud55c", ["/%ED%95%9C"], ["/a"]),
+        ("Disallow: /a%3Cb", ["/a%3Cb", "/a%3cb"], ["/a"]),
+        ("Disallow: /x?b=1", ["/x?b=1", "/x?b=12"], ["/x?a=2&b=1"]),
+    ],
+)
+def test_the_longest_rule_wins(lines: str, forbidden: list[str], free: list[str]) -> None:
+    text = f"User-agent: *\n{lines}\n"
+    assert [path for path in forbidden if allowed(text, path)] == []
+    assert [path for path in free if not allowed(text, path)] == []
+
+
+# --- Delay ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("", None),
+        ("User-agent: *\nDisallow: /", None),
+        ("User-agent: *\nCrawl-delay: 5", 5.0),
+        ("User-agent: *\ncrawl-delay: 0.5", 0.5),
+        ("User-agent: *\nCrawl-delay: 0", 0.0),
+        ("User-agent: *\nCrawl-delay: 100000", 100_000.0),
+        ("User-agent: *\nCrawl-delay: 9\n\nUser-agent: lowtide\nCrawl-delay: 2", 2.0),
+        ("User-agent: *\nCrawl-delay: 9\n\nUser-agent: lowtide\nDisallow:", None),
+        ("User-agent: other\nCrawl-delay: 9", None),
+        *(
+            (f"User-agent: *\nCrawl-delay: {text}", None)
+            for text in ("", "soon", "-3", "nan", "inf", "1e999", "1,5")
+        ),
+    ],
+)
+def test_the_delay_that_is_asked_for(text: str, seconds: float | None) -> None:
+    assert read(text).crawl_delay == seconds
+
+
+# --- Size and hostile files -------------------------------------------------------------------------------
+
+
+def test_a_rule_that_the_limit_cuts_is_left_out() -> None:
+    start = "User-agent: *\nDisallow: /a\n"
+    text = f"{start}Disallow: /behind\n"
+    for most in range(len(start), len(text)):
+        found = read(text, most)
+        assert not found.allows(f"{SITE}/a", "lowtide")
+        assert found.allows(f"{SITE}/b", "lowtide")
+        assert found.allows(f"{SITE}/behind", "lowtide"), most
+    assert not read(text, len(text)).allows(f"{SITE}/behind", "lowtide")
+    # A line without an end, longer than all that is read, says nothing.
+    assert read("Disallow: /" * 100, 50).allows(f"{SITE}/", "lowtide")
+    assert not read("User-agent: *\rDisallow: /a\rDisallow: /b", 30).allows(f"{SITE}/a", "lowtide")
+
+
+_LINES = st.sampled_from(
+    b"User-agent:|*|lowtide|\n|\r\n|Disallow:|Allow:| /|%|%zz|$|#|:|Crawl-delay:|Request-rate:|Visit-time:|1/0|9999-1"
+    b"|Sitemap:|Host:|\xff|\0".split(b"|")
+)
+
+
+@given(st.lists(st.one_of(_LINES, st.binary(max_size=4)), max_size=40).map(b"".join), st.integers(0, 200))
+@example(b"User-agent: *\nDisallow: /\xff%\xed", 500)
+@settings(max_examples=200, deadline=None)
+def test_no_file_does_harm(body: bytes, most: int) -> None:
+    found = rules(200, body, "lowtide", most)
+    assert found.available
+    assert found.crawl_delay is None or found.crawl_delay >= 0
+    found.allows(f"{SITE}/%ED%95?%zz", "lowtide")
+
+
+@pytest.mark.timeout(10)
+def test_a_file_of_bad_patterns_is_judged_soon() -> None:
+    found = read(b"User-agent: *\n" + b"Disallow: /*a*a*a*a*a*b\n" * 20_000)
+    assert found.allows(f"{SITE}/{'a' * 2000}", "lowtide")

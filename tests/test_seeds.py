@@ -1,0 +1,185 @@
+"""Seeds as people write them: texts, files, standard input, values of the inlet; and the command that adds them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from crawler.sites import seeds
+from crawler.sites.seeds import BadSeed, Seed
+from tests.crawling import Place, fetched
+from tests.farm import Farm
+
+# --- One seed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "site", "path"),
+    [
+        ("https://example.org", "https://example.org", "/"),
+        ("  https://Example.ORG:443/a?b=2&a=1#x ", "https://example.org", "/a?a=1&b=2"),
+        ("http://example.org:8080/", "http://example.org:8080", "/"),
+        ("example.org", "https://example.org", "/"),
+        ("example.org:8443/a/b", "https://example.org:8443", "/a/b"),
+        ("https://bücher.example/ä", "https://xn--bcher-kva.example", "/%C3%A4"),
+        ("http://127.0.0.1:80/", "http://127.0.0.1", "/"),
+        ("http://[::1]:8000/x", "http://[::1]:8000", "/x"),
+        ("http://user:secret@example.org/", "http://example.org", "/"),
+    ],
+)
+def test_a_seed(text: str, site: str, path: str) -> None:
+    assert seeds.parse(text, 3) == Seed(site, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no url", "a URL has no spaces"),
+        ("https://a b.example/", "a URL has no spaces"),
+        ("ftp://example.org/", "has scheme 'ftp'; wanted http or https"),
+        ("file:///etc/hostname", "wanted http or https"),
+        ("javascript:alert(1)", "wanted http or https"),
+        ("https://", "has no host"),
+        ("https://example.org:port/", "port"),
+        ("https://exa$mple.org/", "is no host name"),
+        ("https://" + "a" * 64 + ".org/", "is no host name"),
+        ("word", "wanted http or https"),
+    ],
+)
+def test_what_is_no_seed_says_why(text: str, reason: str) -> None:
+    found = seeds.parse(text, 7)
+    assert isinstance(found, BadSeed)
+    assert (found.line, found.text) == (7, text[:200])
+    assert reason in found.reason
+
+
+# --- Many -------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_counted_comments_and_blanks_included(tmp_path: Path) -> None:
+    file = tmp_path / "seeds.txt"
+    # As a Windows editor saves it: a byte order mark, CR LF, and one byte that is no UTF-8.
+    file.write_bytes(b"\xef\xbb\xbfhttps://a.example\r\n# comment\r\n\r\n  b.example  \r\njunk \xff\r\n")
+    first, second, bad = seeds.read(str(file))
+    assert (first, second) == (Seed("https://a.example", "/"), Seed("https://b.example", "/"))
+    assert isinstance(bad, BadSeed)
+    assert bad.line == 5
+
+
+def test_urls_with_commas_between() -> None:
+    found = list(seeds.read("https://a.example, b.example/x,,ftp://c.example"))
+    assert found[:2] == [Seed("https://a.example", "/"), Seed("https://b.example", "/x")]
+    assert isinstance(found[2], BadSeed)
+    assert len(found) == 3
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("https://a.example\n"))
+    assert list(seeds.read("-")) == [Seed("https://a.example", "/")]
+
+
+@pytest.mark.parametrize("source", ["missing.txt", "/no/such/file", "word"])
+def test_neither_a_file_nor_a_url(source: str) -> None:
+    # `missing.txt` could be a host; a name that resolves nowhere is told by the crawl.
+    if source == "missing.txt":
+        assert list(seeds.read(source)) == [Seed("https://missing.txt", "/")]
+        return
+    with pytest.raises(FileNotFoundError, match="is neither a file nor a URL"):
+        list(seeds.read(source))
+
+
+# --- The inlet --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value", [b"https://a.example/x", b' {"url": "https://a.example/x", "meta": {"job": 1}}']
+)
+def test_values_of_the_inlet(value: bytes) -> None:
+    assert seeds.from_inlet(value) == Seed("https://a.example", "/x")
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe", b"{", b'{"link": "https://a.example"}', b'{"url": null}', b"[]", b"\x80\x04K\x01."]
+)
+def test_values_that_are_no_seeds(value: bytes) -> None:
+    found = seeds.from_inlet(value)
+    assert isinstance(found, BadSeed)
+    assert found.line == 0
+    assert "wanted" in found.reason
+
+
+# --- Manners ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "leaves"),
+    [
+        ("http://localhost:8000/", False),
+        ("http://a.localhost/", False),
+        ("http://127.1.2.3/", False),
+        ("http://[::1]/", False),
+        ("http://localhost.example/", True),
+        ("http://127.0.0.1.example/", True),
+        ("http://10.0.0.1/", True),
+        ("http://[::2]/", True),
+    ],
+)
+def test_what_leaves_loopback(url: str, leaves: bool) -> None:
+    seed = seeds.parse(url)
+    assert isinstance(seed, Seed)
+    assert seeds.leaves_loopback(seed) is leaves
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "names"),
+    [
+        ("lowtide", False),
+        ("bot/1.0", False),
+        ("bot (+https://example.org)", True),
+        ("bot (me@example.org)", True),
+    ],
+)
+def test_a_contact(user_agent: str, names: bool) -> None:
+    assert seeds.names_contact(user_agent) is names
+
+
+# --- The command ------------------------------------------------------------------------------------------
+
+
+def test_seeds_may_come_before_the_crawl(place: Place, tmp_path: Path) -> None:
+    with Farm(sites=3, pages=3, kinds=(), names=()) as farm:
+        file = tmp_path / "seeds.txt"
+        file.write_text(f"{farm.seeds[0]}\nno seed\n")
+        run = place.run("seed", str(file), farm.seeds[1]).succeeded()
+        assert run.out == "2 sites added, 0 known before, 0 walked again, 1 lines left out\n"
+        assert "line 2: 'no seed' is no seed" in run.err
+        place.check_nothing_left()
+        assert farm.hits() == []
+        place.crawl(farm.seeds[2:]).succeeded()
+        assert place.stored() == farm.expected()
+
+        # A page that no link leads to may be a seed of a site that is being walked, or is walked again.
+        before = fetched(farm.hits())
+        run = place.run("seed", "--again", "--json", farm.seeds[0]).succeeded()
+        assert json.loads(run.out) == {"new": 0, "known": 0, "again": 1, "refused": 0, "bad": 0}
+        place.crawl(()).succeeded()
+        again = fetched(farm.hits()) - before
+        assert set(again) == farm.expected()[farm.site(0)]
+
+
+def test_a_seed_below_the_root_is_where_the_walk_begins(place: Place) -> None:
+    with Farm(sites=1, pages=30, kinds=("nofollow",), names=()) as farm:
+        seed = f"{farm.site(0)}/hidden/one.html"
+        place.crawl([seed]).succeeded()
+        assert place.stored() == {farm.site(0): {seed}}
+        assert [hit.path for hit in farm.hits()] == ["/robots.txt", "/hidden/one.html"]
+
+
+def test_seeds_of_the_command_are_checked(place: Place) -> None:
+    place.run("seed").refused("no seeds: wanted files or URLs", code=1)
+    place.run("seed", "/no/such/file").refused("'/no/such/file' is neither a file nor a URL", code=1)
+    run = place.run("seed", "ftp://a.example/").refused("is no seed", "wanted http or https", code=1)
+    assert "0 sites added" in run.out

@@ -1,0 +1,238 @@
+"""Agents, coordinator and supervisor that are killed or told to end, at any moment: nothing is lost, nothing is left.
+
+Each kill is a real one, of a process that is found by its parent and its command line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from crawler.supervisor import MOST_DEATHS, Child, Supervisor, numbered_file
+from tests.crawling import Place, Run, fetched, parent_of, wait_for_hits
+from tests.farm import Farm
+from tests.servers import eventually
+
+# A dead agent's sites come back after this.
+LEASE = 1
+# Pages that an agent may have fetched and not published when it is killed: one flush (0.1 s) and one in flight per
+# site, at 40 ms a page.
+UNPUBLISHED_PER_SITE = 5
+
+
+@pytest.fixture
+def farm() -> Iterator[Farm]:
+    """Four sites that keep two agents busy for two seconds."""
+    with Farm(sites=4, pages=40, kinds=(), names=(), delay_ms=40) as started:
+        yield started
+
+
+def agents_of(place: Place, supervisor: Run) -> list[int]:
+    return [pid for pid in place.processes("crawl") if parent_of(pid) == supervisor.pid]
+
+
+def coordinators(place: Place) -> list[int]:
+    return place.processes("coordinate")
+
+
+def check_exact(place: Place, farm: Farm, most_again: int) -> None:
+    """Every page is stored, and no more were fetched twice than a kill may cost."""
+    assert place.stored() == farm.expected()
+    asked = fetched(farm.hits())
+    again = asked.total() - len(asked)
+    assert again <= most_again, f"{again} pages were fetched again"
+    assert place.rows("select * from dead_letters") == []
+
+
+# --- Kills ------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_agent_is_started_again(place: Place, farm: Farm) -> None:
+    run = place.start_crawl(farm.seeds, "--agents", "2", LEASE_SECONDS=LEASE)
+    wait_for_hits(farm, 30)
+    killed = agents_of(place, run)[0]
+    os.kill(killed, signal.SIGKILL)
+    run.says("ended with signal SIGKILL; it is started again in 0.5 s")
+    eventually(lambda: len(set(agents_of(place, run)) - {killed}) == 2, "two agents run")
+    run.wait().succeeded()
+    check_exact(place, farm, 4 * UNPUBLISHED_PER_SITE)
+
+
+def test_a_killed_coordinator_is_replaced(place: Place, farm: Farm) -> None:
+    run = place.start_crawl(farm.seeds)
+    run.says("writes to")
+    (killed,) = coordinators(place)
+    os.kill(killed, signal.SIGKILL)
+    run.says("the coordinator ended with code -9; another one is started")
+    # Well below LEASE_SECONDS: what the killed one had read is taken up at once.
+    run.wait(25).succeeded()
+    assert run.err.count("writes to") == 2
+    check_exact(place, farm, 0)
+
+
+def test_a_coordinator_killed_while_it_drains_is_replaced(place: Place) -> None:
+    with Farm(sites=2, pages=5, kinds=(), names=()) as farm:
+        # Commits so late that the agent has ended long before, and the crawl waits for what was read.
+        run = place.start_crawl(farm.seeds, BATCH_SECONDS=3)
+        run.says("Spider closed (finished)")
+        run.says("writes to")
+        (killed,) = coordinators(place)
+        os.kill(killed, signal.SIGKILL)
+        run.says("the coordinator ended before everything was stored; another one is started")
+        eventually(lambda: run.err.count("writes to") == 2, "another coordinator")
+        # One that is told to end stores the batch in hand; the next looks whether that was all.
+        os.kill(coordinators(place)[0], signal.SIGTERM)
+        run.wait().succeeded()
+        check_exact(place, farm, 0)
+
+
+def test_agents_end_with_their_supervisor(place: Place, farm: Farm) -> None:
+    run = place.start_crawl(farm.seeds, "--agents", "2")
+    wait_for_hits(farm, 30)
+    run.process.kill()
+    run.wait()
+    place.check_nothing_left()
+    asked = set(fetched(farm.hits()))
+    assert len(asked) < 160, "the crawl was over before the kill"
+    assert {url for (url,) in place.rows("select url from pages")} == asked
+
+
+def test_the_next_run_adopts_what_a_power_cut_left(place: Place, farm: Farm) -> None:
+    run = place.start_crawl(farm.seeds, "--agents", "2", LEASE_SECONDS=LEASE)
+    wait_for_hits(farm, 50)
+    place.kill_all()
+    assert run.code == -signal.SIGKILL
+    asked = fetched(farm.hits())
+    assert len(asked) < 160, "the crawl was over before the kill"
+    place.crawl((), LEASE_SECONDS=LEASE).succeeded()
+    check_exact(place, farm, 4 * UNPUBLISHED_PER_SITE)
+
+
+# --- Signals ----------------------------------------------------------------------------------------------
+
+
+def test_a_first_signal_drains(place: Place, farm: Farm) -> None:
+    run = place.start_crawl(farm.seeds, "--agents", "2")
+    wait_for_hits(farm, 30)
+    run.end(signal.SIGTERM).succeeded()
+    place.check_nothing_left()
+    assert "[supervisor] " in run.err
+    assert "SIGTERM: the agents finish their pages in flight and end" in run.err
+    asked = fetched(farm.hits())
+    assert len(asked) < 160, "it was not interrupted"
+    assert {url for (url,) in place.rows("select url from pages")} == set(asked)
+
+
+def test_a_second_signal_ends_at_once(place: Place) -> None:
+    with Farm(sites=2, pages=2, kinds=(), names=(), slow_ms={0: 15_000, 1: 15_000}) as farm:
+        # The robots.txt of each site is asked for, and not answered within this test.
+        run = place.start_crawl(farm.seeds, "--agents", "2", HEAD_TIMEOUT_SECONDS=60)
+        eventually(lambda: len(agents_of(place, run)) == 2, "two agents run")
+        eventually(lambda: run.err.count("Spider opened") == 2, "both agents work")
+        run.process.send_signal(signal.SIGINT)
+        run.says("SIGINT: the agents finish their pages in flight and end")
+        began = time.monotonic()
+        run.end(signal.SIGINT, seconds=5)
+        assert time.monotonic() - began < 5
+        assert run.code == 1
+        place.check_nothing_left()
+
+
+# --- One child, with the clock in hand --------------------------------------------------------------------
+
+
+def child_that(code: str) -> Child:
+    return Child("agent 7", [sys.executable, "-c", code])
+
+
+def until_it_ends(child: Child, now: float, *, stopping: bool = False) -> None:
+    def ended() -> bool:
+        child.look(now, stopping=stopping)
+        return child.pid is None
+
+    eventually(ended, "the child has ended")
+
+
+def test_a_child_that_dies_in_a_row_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    child = child_that("raise SystemExit(1)")
+    now = 0.0
+    pauses = []
+    for _ in range(MOST_DEATHS):
+        child.look(now, stopping=False)
+        assert child.pid is not None
+        until_it_ends(child, now)
+        pause = 0.0
+        while not child.over and pause < 60:
+            child.look(now + pause, stopping=False)
+            if child.pid is not None:
+                break
+            pause += 0.25
+        pauses.append(pause)
+        if child.pid is not None:
+            child.send(signal.SIGKILL)
+            until_it_ends(child, now + pause)
+        now += pause + 60
+        if child.over:
+            break
+    assert child.code is not None
+    assert sorted(pauses) == pauses
+    assert "agent 7 ended with code 1" in caplog.text
+    assert "given up" in caplog.text
+
+
+@pytest.mark.parametrize("code", [0, 2, 3])
+def test_an_end_that_is_meant_is_final(code: int) -> None:
+    child = child_that(f"raise SystemExit({code})")
+    child.look(0.0, stopping=False)
+    until_it_ends(child, 0.0)
+    assert (child.over, child.code) == (True, code)
+    child.look(1000.0, stopping=False)
+    assert child.pid is None
+
+
+def test_nothing_is_started_once_it_stops() -> None:
+    child = child_that("raise SystemExit(1)")
+    child.look(0.0, stopping=True)
+    assert (child.over, child.code, child.pid) == (True, 0, None)
+
+
+@pytest.mark.parametrize(("codes", "whole"), [((0, 0), 0), ((0, 3), 3), ((2, 3), 3)])
+def test_the_highest_code_is_the_supervisors(codes: tuple[int, int], whole: int) -> None:
+    children = [child_that(f"raise SystemExit({code})") for code in codes]
+    assert Supervisor(children).run() == whole
+
+
+def test_it_waits_for_what_comes_after() -> None:
+    answers = iter([False, False, True])
+    after: Callable[[], bool] = lambda: next(answers)  # noqa: E731 - a name for the type
+    assert Supervisor([child_that("")]).run(after) == 0
+    assert next(answers, None) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "second"),
+    [
+        ("items.jsonl", "items-2.jsonl"),
+        ("out/items.jsonl", "out/items-2.jsonl"),
+        ("s3://bucket/items.jsonl.gz", "s3://bucket/items.jsonl-2.gz"),
+        ("out.d/items", "out.d/items-2"),
+        ("items", "items-2"),
+    ],
+)
+def test_each_agent_writes_a_file_of_its_own(uri: str, second: str) -> None:
+    assert numbered_file(uri, 2) == second
+
+
+def test_a_killed_server_is_started_again(place: Place) -> None:
+    with Farm(sites=3, pages=20, kinds=(), names=(), delay_ms=50) as farm:
+        run = place.start_crawl(farm.seeds)
+        eventually(lambda: len(farm.hits()) > 12, "the crawl is under way")
+        os.kill(int((place.var / "valkey" / "server.lock").read_text().split()[0]), signal.SIGKILL)
+        run.wait().succeeded()
+        assert "the bundled server was gone; it is started again" in run.err
+        assert place.stored() == farm.expected()
