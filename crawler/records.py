@@ -65,7 +65,7 @@ class SiteFound(_Record, tag="site", tag_field="kind"):
 
     site: str
     found_at: int
-    source: str = "seed"  # "seed", or the site whose link led here
+    source: str = "seed"  # or "link"
 
 
 class SiteEnded(_Record, tag="ended", tag_field="kind"):

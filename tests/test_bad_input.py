@@ -82,6 +82,11 @@ def test_only_junk_is_no_seed(place: Place) -> None:
     place.crawl([str(file)]).refused("line 1: 'no url at all'", "no seeds: wanted", code=WRONG_CALL)
 
 
+def test_junk_after_a_crawl_is_told_as_well(place: Place, farm: Farm) -> None:
+    place.crawl(farm.seeds[:1]).succeeded()
+    place.crawl(["junk://127.0.0.1/"]).refused("no seeds: wanted", "none of the 1 lines", code=WRONG_CALL)
+
+
 def test_a_seed_that_leaves_loopback_without_a_contact(place: Place) -> None:
     place.crawl(["http://192.0.2.1/"]).refused(
         "USER_AGENT is 'lowtide'", "http://192.0.2.1", "names a contact", "(+https://", code=WRONG_CALL
@@ -123,6 +128,10 @@ def test_standard_input_for_several_agents(place: Place) -> None:
         ),
         (["crawl", "site", "--when-idle", "sleep"], ["WHEN_IDLE is 'sleep'; wanted one of stop, wait"]),
         (["crawl", "site", "--with", "sleep"], ["WITH_WORKS names 'sleep'; wanted some of site, recheck"]),
+        (
+            ["crawl", "site", "-a", "sedes=http://127.0.1.1/"],
+            ["-a sedes: spider 'site' has no such argument", "did you mean seeds?"],
+        ),
         (["crawl", "site", "--agents", "0"], ["--agents is 0; wanted 1 or more"]),
         (["coordinate", "-s", "BATCH_RECORDS=0"], ["BATCH_RECORDS is '0'; wanted", ">= 1"]),
     ],

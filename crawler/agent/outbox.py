@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from crawler import records
+from crawler.agent.session import Author, now_ms
 from crawler.agent.slots import Slot
 from crawler.sites.queue import Delivery, Published, SiteQueue, StaleLeaseError
 
@@ -27,18 +27,19 @@ LEAVES_AT_A_TIME = 16
 
 
 class Outbox:
-    """What one agent has to tell; `left` is called with each slot that was given back or lost."""
+    """What one agent has to tell. Fetching pauses at `most` records, a flush is due at once at `enough`."""
 
-    def __init__(
-        self, queue: SiteQueue, agent: str, run: str, most_records: int, left: Callable[[Slot], None]
-    ) -> None:
+    def __init__(self, queue: SiteQueue, author: Author, most: int, enough: int) -> None:
+        self.due = asyncio.Event()  # a flush should not wait for its time
+        self.left: Callable[[Slot], None] = lambda _: (
+            None
+        )  # called with each slot that was given back or lost
         self._queue = queue
-        self._agent = agent
-        self._run = run
-        self._most = most_records
-        self._left = left
+        self._author = author
+        self._agent = author.name
+        self._most = most
+        self._enough = enough
         self._slots: dict[Slot, None] = {}  # with something to send or to leave, in order of arrival
-        self._seq = 0
         self._size = 0
 
     def __len__(self) -> int:
@@ -58,13 +59,16 @@ class Outbox:
         """Queue a finished page's record; dropped where the slot is lost."""
         if slot.lost:
             return
-        slot.records.append((self.numbered(record), links))
+        slot.records.append((self._author.numbered(record), links))
         self._slots[slot] = None
         self._size += 1
+        if self._size >= self._enough:
+            self.due.set()
 
     def end(self, slot: Slot) -> None:
         """The slot's `ending` is set: give it back once it is published."""
         self._slots[slot] = None
+        self.due.set()
 
     def drop(self, slot: Slot) -> None:
         """The lease is another's: forget what the slot holds."""
@@ -72,22 +76,17 @@ class Outbox:
         self._slots.pop(slot, None)
         self._size -= slot.unpublished
         slot.records, slot.packed, slot.delivery = [], None, None
-        self._left(slot)
-
-    def numbered(self, record: records.Record) -> bytes:
-        """The record with its maker and number, encoded."""
-        self._seq += 1
-        record.agent, record.run, record.seq = self._agent, self._run, self._seq
-        return records.encode(record)
+        self.left(slot)
 
     async def flush(self) -> None:
         """Send what there is and give back what has ended. Connection errors go to the caller; call again."""
+        self.due.clear()
         for slots in self._calls():
             deliveries = [await self._deliver(slot) for slot in slots]
             published = await self._queue.publish(self._agent, deliveries)
             for slot, outcome in zip(slots, published, strict=True):
                 self._settle(slot, outcome)
-        ending = [slot for slot in self._slots if slot.ending and not slot.busy and not slot.unpublished]
+        ending = [slot for slot in self._slots if self._may_leave(slot)]
         for start in range(0, len(ending), LEAVES_AT_A_TIME):
             await asyncio.gather(*map(self._leave, ending[start : start + LEAVES_AT_A_TIME]))
 
@@ -119,6 +118,15 @@ class Outbox:
         """An unfinished site that goes back takes along what its frontier learned last."""
         return slot.ending in ("returned", "suspended", "later") and not slot.busy and not slot.checkpointed
 
+    def _may_leave(self, slot: Slot) -> bool:
+        """Whether all of an ending slot is published; what it learned while that was under way is not yet."""
+        if not slot.ending or slot.busy:
+            return False
+        if slot.unpublished or self._wants_checkpoint(slot):
+            self.due.set()
+            return False
+        return True
+
     def _settle(self, slot: Slot, outcome: Published) -> None:
         if slot.lost:
             return
@@ -141,7 +149,7 @@ class Outbox:
 
     async def _leave(self, slot: Slot) -> None:
         assert slot.ending is not None
-        report = self.numbered(_report(slot))
+        report = self._author.numbered(_report(slot))
         try:
             done = await self._queue.leave(
                 self._agent,
@@ -158,13 +166,13 @@ class Outbox:
         self._slots.pop(slot, None)
         if not done:
             slot.ending = None
-        self._left(slot)
+        self.left(slot)
 
 
 def _report(slot: Slot) -> records.SiteEnded:
     return records.SiteEnded(
         site=slot.site,
-        ended_at=int(time.time() * 1000),
+        ended_at=now_ms(),
         finished=slot.ending in ("finished", "alias"),
         published=slot.frontier.published,
         known=len(slot.frontier),

@@ -54,8 +54,7 @@ class RequestQueue(BaseScheduler):
         """Give everything back."""
         if self._wake_call:
             self._wake_call.cancel()
-        assert self._crawler.spider
-        return deferred_from_coro(self.agent.close(self._crawler.spider, reason))
+        return deferred_from_coro(self.agent.close(reason))
 
     def has_pending_requests(self) -> bool:
         """Whether the crawl goes on; only the agent knows."""
@@ -104,7 +103,7 @@ class RequestQueue(BaseScheduler):
         return getattr(self._crawler.spider, "parse", None)
 
     def _follow(self, request: Request, site: str, path: str, *, plain: bool) -> bool:
-        slot = self.agent.slot_of(site)
+        slot = self.agent.leasing.slot_of(site)
         if plain and slot:
             if not self.agent.scope.has_page(site + path):
                 return False
@@ -115,7 +114,7 @@ class RequestQueue(BaseScheduler):
             self.agent.hold(slot, request)
             return True
         if plain:
-            self.agent.discover(site, [path])
+            self.agent.seeding.met(site, [path])
             return True
         logger.warning(
             "%s %s was dropped: a request with a callback of its own goes to a site that this agent holds; "

@@ -1,4 +1,4 @@
-"""Seeds on their way into the site queue: from the command line, a file, or Redis's inlet; by any agent, twice or not.
+"""Seeds and sites met in links on their way into the site queue: by any agent, twice or not.
 
 A value leaves the inlet only after its site was queued, so an agent that dies in between costs nothing. Lines that
 are no seeds are told (with their number) and left out.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler import records
-from crawler.agent.outbox import Outbox
+from crawler.agent.session import Author, now_ms
 from crawler.sites import connection
 from crawler.sites import seeds as reading
 from crawler.sites.queue import Newcomer, SiteQueue
@@ -33,6 +31,8 @@ logger = logging.getLogger("seeds")
 BATCH = 1000
 # Bad lines that are told one by one; the rest is counted.
 TOLD_LINES = 20
+# Paths that a site met in links begins with, beside its root.
+PATHS_OF_LINKS = 4
 
 
 class NoContactError(Exception):
@@ -55,12 +55,9 @@ class Added(NamedTuple):
 async def add_seeds(settings: BaseSettings, options: Options, source: str) -> Added:
     """Queue seeds from outside of any agent; RedisError where the server is away, OSError for a file."""
     client = connection.connect(settings)
-    name = f"seed-{os.getpid()}-{os.urandom(2).hex()}"
-    run = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     queue = SiteQueue(client, options)
     try:
-        outbox = Outbox(queue, name, run, 1, lambda _: None)
-        seeding = Seeding(client, queue, options, Scope(options), outbox, settings["USER_AGENT"])
+        seeding = Seeding(client, queue, options, Scope(options), Author("seed"), settings["USER_AGENT"])
         return await seeding.take_in(source)
     finally:
         await client.aclose()
@@ -75,7 +72,7 @@ class Seeding:
         queue: SiteQueue,
         options: Options,
         scope: Scope,
-        outbox: Outbox,
+        author: Author,
         user_agent: str,
     ) -> None:
         self.starting = 0  # start requests of the spider that are being queued
@@ -84,9 +81,11 @@ class Seeding:
         self._queue = queue
         self._options = options
         self._scope = scope
-        self._outbox = outbox
+        self._author = author
         self._taken_in = False
         self._bad = 0
+        self._found: dict[str, list[str]] = {}  # sites met in links, to be queued
+        self._asked_for: set[str] = set()  # sites met before, queued or refused
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
 
     async def take_in(self, source: str) -> Added:
@@ -103,8 +102,8 @@ class Seeding:
 
     @property
     def done(self) -> bool:
-        """Whether all seeds given to this agent are queued."""
-        return self._taken_in and not self.starting
+        """Whether all sites given to this agent, or met by it, are queued."""
+        return self._taken_in and not self.starting and not self._found
 
     async def drain_inlet(self) -> int:
         """Queue what `redis-cli lpush site:start_urls …` brought, in a list, set or sorted set; how many."""
@@ -133,11 +132,7 @@ class Seeding:
             if self._scope.has_page(seed.site + seed.path):
                 paths.setdefault(seed.site, {})[seed.path] = None
         await self._widen(paths)
-        now = int(time.time() * 1000)
-        newcomers = [
-            Newcomer(site, self._outbox.numbered(records.SiteFound(site=site, found_at=now)), tuple(given))
-            for site, given in paths.items()
-        ]
+        newcomers = [self._newcomer(site, given, "seed") for site, given in paths.items()]
         answers = await self._queue.discover(
             newcomers, self._options.max_sites, again=self._options.walk_again
         )
@@ -145,6 +140,29 @@ class Seeding:
         if refused:
             logger.warning("%d sites were left out: MAX_SITES is %d", refused, self._options.max_sites)
         return answers
+
+    def met(self, site: str, paths: list[str]) -> None:
+        """A link leads to another site: `queue_met` queues it, if the scope has it."""
+        if site in self._asked_for or not self._scope.discovers or not self._scope.has_site(site):
+            return
+        if self.may_visit(site):
+            self._asked_for.add(site)
+            self._found[site] = paths[:PATHS_OF_LINKS]
+
+    async def queue_met(self) -> int:
+        """Queue the sites that were met in links since the last call; how many."""
+        found, self._found = self._found, {}
+        newcomers = [self._newcomer(site, ("/", *paths), "link") for site, paths in found.items()]
+        try:
+            await self._queue.discover(newcomers, self._options.max_sites)
+        except BaseException:
+            self._found = {**found, **self._found}
+            raise
+        return len(newcomers)
+
+    def _newcomer(self, site: str, paths: Iterable[str], source: str) -> Newcomer:
+        record = records.SiteFound(site=site, found_at=now_ms(), source=source)
+        return Newcomer(site, self._author.numbered(record), tuple(paths))
 
     def may_visit(self, site: str) -> bool:
         """Whether this crawl may go there: on loopback, or under a user agent that names a contact."""

@@ -29,7 +29,7 @@ class Packed(NamedTuple):
     records: list[tuple[bytes, bytes]]
     snapshot: Snapshot | None  # None: no checkpoint goes along
     fold: bool
-    whole: bool  # the snapshot is of a slot that has ended: nothing comes after it
+    whole: bool  # the snapshot is of a slot that has ended and waits for nothing: nothing comes after it
     root: str
 
 
@@ -87,7 +87,7 @@ class Slot:
         if self.packed is None:
             self.seq += 1
             snapshot, fold = self._checkpoint()
-            whole = fold and self.ending is not None
+            whole = fold and self.ending is not None and not self.busy
             self.packed = Packed(self.seq, self.records, snapshot, fold, whole, self.root)
             self.records = []
         return self.packed

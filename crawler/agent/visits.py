@@ -243,7 +243,7 @@ class Visits:
         record = self._record(slot, turn, "redirected", response.status, response)
         record.redirect = site + path
         if site != slot.site:
-            self._agent.discover(site, [path])
+            self._agent.seeding.met(site, [path])
         elif self._agent.scope.has_page(site + path):
             slot.frontier.add((path,), turn.depth)
         self._publish(slot, turn, record, records.pack_links([site + path]))

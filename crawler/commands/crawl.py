@@ -17,6 +17,8 @@ from crawler.command import CommandError, checked, quieten
 from crawler.options import OptionError, nearest
 
 if TYPE_CHECKING:
+    from scrapy import Spider
+
     from crawler.supervisor import Child
 
 # How a crawl may end: exit code 0, what a supervisor starts again (1), the call's fault (2), or what would fail
@@ -81,7 +83,7 @@ class Command(stock.Command):
         # All that can be refused is refused here, before Scrapy makes an event loop.
         if len(args) != 1:
             raise UsageError("wanted the name of one spider, as in `scrapy crawl site`", print_help=False)
-        self._take_settings_of(args[0])
+        self._take_settings_of(args[0], opts.spargs)
         try:
             self._check_services()
         except CommandError as error:
@@ -131,7 +133,21 @@ class Command(stock.Command):
         if self.exitcode == 0 and not opts.no_summary:
             self._summarise(started_ms, opts)
 
-    def _take_settings_of(self, name: str) -> None:
+    @staticmethod
+    def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:
+        """A spider of a user's may know any; ours is not to ignore one that is misspelt."""
+        from crawler.spiders.site import SiteSpider
+
+        unknown = sorted(set(given) - {"seeds"})
+        if unknown and spider is SiteSpider:
+            near = nearest(unknown[0], ["seeds"])
+            hint = f"; did you mean {near}?" if near else ""
+            raise UsageError(
+                f"-a {unknown[0]}: spider {spider.name!r} has no such argument; wanted -a seeds=…{hint}",
+                print_help=False,
+            )
+
+    def _take_settings_of(self, name: str, given: dict[str, str]) -> None:
         """A spider's custom_settings hold for this command too: they may say where server and database are."""
         assert self.settings is not None
         spiders = get_spider_loader(self.settings)
@@ -142,7 +158,9 @@ class Command(stock.Command):
             raise UsageError(
                 f"no spider {name!r}; there are {', '.join(sorted(names))}{hint}", print_help=False
             )
-        spiders.load(name).update_settings(self.settings)
+        spider = spiders.load(name)
+        self._check_arguments(spider, given)
+        spider.update_settings(self.settings)
         self.options = checked(self.settings)
         self._check_scheduler()
 

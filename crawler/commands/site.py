@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,8 @@ class Command(LowtideCommand):
         if opts.json:
             print_json([record._asdict() for record in found])
             return
+        if not found:
+            print(f"no site is {opts.state}" if opts.state else "no site is known yet", file=sys.stderr)
         for record in found:
             marks = " paused" if record.paused else ""
             holder = f" held by {record.agent} for {record.work}" if record.agent else ""
@@ -114,8 +117,12 @@ class Command(LowtideCommand):
         for name, value in figures.items():
             if name == "due_ms":
                 for work, due in value.items():
-                    print(
-                        f"{'due for ' + work:<16} {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(due / 1000))}"
-                    )
+                    print(f"{'due for ' + work:<16} {_moment(due)}")
+            elif name.endswith("_at") and value:
+                print(f"{name:<16} {_moment(value)}")
             elif value not in (None, "", False):
                 print(f"{name:<16} {value}")
+
+
+def _moment(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ms / 1000))

@@ -29,7 +29,7 @@ class Links:
         inside = [path for path in found.inside if agent.scope.has_page(slot.site + path)]
         slot.frontier.add(inside, page.turn.depth + 1)
         for site, paths in found.outside.items():
-            agent.discover(site, paths)
+            agent.seeding.met(site, paths)
         page.out_links = records.pack_links(
             [slot.site + path for path in found.inside]
             + [site + path for site, paths in found.outside.items() for path in paths]

@@ -23,6 +23,7 @@ from crawler.store import database
 from crawler.store.coordinator import heartbeat_key
 from crawler.store.joining import joined
 from crawler.store.server import ServerError
+from crawler.store.stream import results_key
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -179,7 +180,7 @@ def _server_itself(client: Any, address: str) -> Iterator[Finding]:
 def _coordinators(client: Any, options: Options) -> Iterator[Finding]:
     prefix = heartbeat_key(options.key_prefix, "")
     alive = [key.decode().removeprefix(prefix) for key in client.scan_iter(match=f"{prefix}*", count=1000)]
-    waiting = client.xlen(f"{options.key_prefix}:{{0}}:results")
+    waiting = client.xlen(results_key(options.key_prefix))
     if alive:
         yield Finding("coordinator", "good", f"{', '.join(alive)}; {waiting} records wait")
     elif waiting:

@@ -1,0 +1,266 @@
+"""The sites in this agent's hand: how they come (lease, checkpoint, address) and how they go back.
+
+Sites are shared fairly between agents, a slow name holds up no other site, a lease whose reply was lost is found
+and given back, and a site that goes back carries the time before which it must not be asked. It says nothing about
+pages; whoever wants to fetch is told by `settle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from crawler.agent.frontier import CheckpointError, Frontier
+from crawler.agent.slots import Slot
+from crawler.sites.canonical import host_of
+from crawler.sites.queue import Ending, Hand, Leased, SiteQueue, StaleLeaseError
+
+if TYPE_CHECKING:
+    from crawler.agent.names import Names
+    from crawler.agent.outbox import Outbox
+    from crawler.agent.session import Session
+    from crawler.options import Options
+
+logger = logging.getLogger("agent")
+
+# A site due a minute or more from now goes back to the queue; its slot is worth more to another site.
+KEEP_SECONDS = 59.0
+# Sites asked for in one lease call.
+LEASE_AT_A_TIME = 16
+# Sites beyond its fair share that an agent keeps, and pages left that make a site worth moving to another.
+LEAST_SURPLUS = 2
+LEAST_PENDING = 10
+
+
+class Leasing:
+    """One agent's leased sites. `settle` is called with a slot whose next request is to be found."""
+
+    def __init__(
+        self,
+        session: Session,
+        queue: SiteQueue,
+        outbox: Outbox,
+        names: Names,
+        options: Options,
+        delay: float,
+        settle: Callable[[Slot], None],
+    ) -> None:
+        self.asks = asyncio.Event()  # a slot has come free, or sites were queued: asking is worth while
+        self._session = session
+        self._queue = queue
+        self._outbox = outbox
+        self._names = names
+        self._options = options
+        self._delay = delay
+        self._settle = settle
+        self._slots: dict[str, Slot] = {}  # by site; ending ones stay until they were given back
+        self._coming: dict[str, str] = {}  # leased and being taken up: site -> token
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._share = 1  # sites that the next lease call may ask for by fairness
+        self._orphans: dict[str, str] = {}  # held by the server's account only: site -> token
+        outbox.left = self._slot_left
+
+    def __len__(self) -> int:
+        return len(self._slots) + len(self._coming)
+
+    @property
+    def sated(self) -> bool:
+        """Whether this agent has its fair share: it asks for one site more at each look only."""
+        return self._share <= 0
+
+    def slot_of(self, site: str) -> Slot | None:
+        """The slot of a site that is in hand and goes on."""
+        slot = self._slots.get(site)
+        return slot if slot and slot.live else None
+
+    # --- coming ---
+
+    async def lease(self) -> int:
+        """Ask for sites; how many came. Taking them up goes on beside, an error of it is raised by the next call."""
+        self._raise_errors()
+        free = self._options.site_slots - self._in_hand
+        # With no slot free it asks for none, and yet hears of dead agents' sites and of agents that have too few.
+        wanted = max(0, min(free, LEASE_AT_A_TIME, max(1, self._share)))
+        hour = int(self._session.server_time() // self._options.hour_seconds)
+        hand = await self._queue.lease(self._session.name, "site", wanted, hour)
+        for leased in hand.sites:
+            self._begin(leased)
+        self._share_out(hand)
+        return len(hand.sites)
+
+    @property
+    def _in_hand(self) -> int:
+        return sum(slot.live for slot in self._slots.values()) + len(self._coming)
+
+    def _share_out(self, hand: Hand) -> None:
+        """Find what is fair: it bounds the next call, so that the first to come does not take all there is.
+
+        Where nothing waits for agents that came later, they are given what is beyond it and worth the move.
+        """
+        everything = hand.ready + hand.leased
+        self._share = -(-everything // max(1, hand.agents)) - self._in_hand
+        surplus = -self._share
+        if hand.ready or surplus < LEAST_SURPLUS:
+            return
+        worth = [
+            slot for slot in self._slots.values() if slot.live and slot.frontier.pending >= LEAST_PENDING
+        ]
+        for slot in worth[:surplus]:
+            self.end(slot, "returned", "shared out")
+
+    def _begin(self, leased: Leased) -> None:
+        self._coming[leased.site] = leased.token
+        task = asyncio.ensure_future(self._take_up(leased))
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self.asks.set())
+
+    def _raise_errors(self) -> None:
+        """What was not taken up is found as an orphan later; what went wrong is the caller's to know."""
+        done = {task for task in self._tasks if task.done()}
+        self._tasks -= done
+        errors = [error for task in done if (error := task.exception())]
+        if errors:
+            raise errors[0]
+
+    async def _take_up(self, leased: Leased) -> None:
+        """Make a slot of a leased site: its checkpoint, and a place on its address."""
+        try:
+            entries, paths, budget = (
+                await self._queue.checkpoint(leased.site) if leased.more else ([], [], None)
+            )
+            frontier = self._frontier(leased.site, entries, budget)
+            frontier.add(_split(paths) if paths else ("/",), 0)
+            slot = Slot(leased, frontier, len(paths), self._delay)
+            if not await self._find_place(slot) or self._coming.get(leased.site) != leased.token:
+                return
+            self._slots[leased.site] = slot
+        finally:
+            if self._coming.get(leased.site) == leased.token:
+                del self._coming[leased.site]
+        if slot.ending:
+            self._outbox.end(slot)
+        else:
+            self._settle(slot)
+
+    def _frontier(self, site: str, entries: list[bytes], budget: int | None) -> Frontier:
+        pages = self._options.max_pages_per_site if budget is None else budget
+        frontier = Frontier(pages, self._options.max_depth)
+        try:
+            frontier.restore(entries)
+        except CheckpointError as error:
+            logger.warning("%s: its checkpoint cannot be read (%s); the site begins anew", site, error)
+            frontier = Frontier(pages, self._options.max_depth)
+            frontier.replace_checkpoint()
+        return frontier
+
+    async def _find_place(self, slot: Slot) -> bool:
+        """Take a place on the site's address; where all are taken, the slot ends `parked`. False: the lease is lost."""
+        try:
+            address = (await self._names.resolve(host_of(slot.site)))[0]
+        except Exception as error:
+            # Whatever is wrong with the name, the fetch will meet it too and record it.
+            logger.debug("%s: %s", slot.site, error)
+            return True
+        slot.address = address
+        try:
+            placed = await self._queue.locate(self._session.name, slot.leased, address)
+        except StaleLeaseError:
+            return False
+        if not placed:
+            slot.ending, slot.detail = "parked", address
+        return True
+
+    # --- going ---
+
+    def end(self, slot: Slot, ending: Ending, reason: str = "", due_ms: int = 0) -> None:
+        """Fetch nothing more of a site, and give it back once all of it is published."""
+        slot.ending, slot.reason, slot.due_ms = ending, reason or slot.reason, due_ms
+        self.keep_distance(slot)
+        self._outbox.end(slot)
+        self.asks.set()
+
+    def keep_distance(self, slot: Slot) -> None:
+        """Whoever holds a returned site next asks it no earlier than this agent would have."""
+        seconds = max(slot.due, slot.started_at + slot.delay) - asyncio.get_running_loop().time()
+        if slot.ending == "returned" and slot.started_at and seconds > 0:
+            slot.due_ms = self.due_ms(seconds)
+            if seconds > KEEP_SECONDS:
+                slot.ending = "later"
+
+    def due_ms(self, seconds: float) -> int:
+        """The server's time, in ms, so many seconds from now."""
+        return int((self._session.server_time() + seconds) * 1000)
+
+    def stop(self, sites: Iterable[str]) -> None:
+        """The operator paused or blocked them."""
+        for site in sites:
+            if slot := self.slot_of(site):
+                self.end(slot, "returned", "stopped by the operator")
+
+    def lose(self) -> None:
+        """All leases are others' now."""
+        self._coming.clear()
+        for slot in list(self._slots.values()):
+            self._outbox.drop(slot)
+
+    async def return_all(self, seconds: float) -> None:
+        """End every slot, for the agent closes; those being taken up are waited for, so long at most."""
+        if self._tasks:
+            taken, late = await asyncio.wait(self._tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            for error in filter(None, (task.exception() for task in taken)):
+                logger.debug("not taken up: %s", error)
+        for slot in list(self._slots.values()):
+            slot.in_flight = 0  # the engine is closed: no answer comes any more
+            if slot.live:
+                self.end(slot, "returned")
+
+    async def find_orphans(self) -> None:
+        """Give back sites that the server says are ours and that we do not know: a lease's reply was lost.
+
+        Only those seen twice in a row: a reply may be on its way.
+        """
+        unknown = {
+            site: token
+            for site, token in (await self._queue.held(self._session.name)).items()
+            if site not in self._slots and site not in self._coming
+        }
+        for site, token in unknown.items():
+            if self._orphans.get(site) == token:
+                # Refused where it went its way meanwhile.
+                with suppress(StaleLeaseError):
+                    await self._queue.leave(self._session.name, Leased(site, token, True, None), "returned")
+        self._orphans = unknown
+
+    def _slot_left(self, slot: Slot) -> None:
+        """Called by the outbox: the slot was given back, lost, or goes on with paths given meanwhile."""
+        if slot.ending is None and not slot.lost:
+            asyncio.ensure_future(self._reload(slot))  # noqa: RUF006
+            return
+        if self._slots.get(slot.site) is slot:
+            del self._slots[slot.site]
+        self.asks.set()
+
+    async def _reload(self, slot: Slot) -> None:
+        try:
+            _, paths, _ = await self._queue.checkpoint(slot.site)
+        except (RedisError, OSError) as error:
+            self._session.say_away(error)
+            self.end(slot, "returned")
+            return
+        slot.frontier.add(_split(paths), 0)
+        slot.paths_seen = len(paths)
+        slot.checkpointed = False
+        self._settle(slot)
+
+
+def _split(given: list[str]) -> Iterator[str]:
+    """The paths in what was given for a site from outside, batch by batch."""
+    return itertools.chain.from_iterable(text.split("\n") for text in given)
