@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 from urllib.parse import quote
@@ -33,6 +34,18 @@ SomeSeconds = Annotated[float, msgspec.Meta(gt=0)]
 
 class OptionError(ValueError):
     """A setting that cannot be used, in words for the person who set it."""
+
+
+class SiteOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one site is asked with otherwise than all others."""
+
+    headers: dict[str, str] = {}
+    cookies: dict[str, str] | None = (
+        None  # None: none are sent or kept; {}: those that the site sets are kept
+    )
+    delay_seconds: Seconds | None = None  # None: DOWNLOAD_DELAY
+    connections: AtLeast1 = 1
+    proxy: str = ""
 
 
 class Options(msgspec.Struct, frozen=True, rename=str.upper):
@@ -63,6 +76,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     max_depth: AtLeast0
     max_links_per_page: AtLeast1
     download_delay: Seconds
+    site_overrides: dict[str, SiteOverride]
     max_tries: AtLeast1
     retry_delay_seconds: Seconds
     max_crawl_delay_seconds: Seconds
@@ -104,6 +118,12 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
 
 NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
 _FIELD = re.compile(r"\$\.(\w+)")
+_PLAIN_WORDS = (
+    ("int", "a whole number"),
+    ("float", "a number"),
+    ("bool", "True or False"),
+    ("object", "a mapping"),
+)
 
 
 def read(settings: BaseSettings) -> Options:
@@ -157,6 +177,9 @@ def _raw(settings: BaseSettings, name: str) -> Any:
     value = settings[name]
     if name == "PAGE_PIPELINES":
         return dict(settings.getwithbase(name)) if hasattr(settings, "getwithbase") else dict(value)
+    if name == "SITE_OVERRIDES" and isinstance(value, str):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(value or "{}")
     return value
 
 
@@ -165,10 +188,13 @@ def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionEr
     text = str(error)
     found = _FIELD.search(text)
     name = found.group(1) if found else "a setting"
-    wanted = text.split(" - at ")[0].removeprefix("Expected ").replace("`", "").split(", got")[0]
-    for word, plain in (("int", "a whole number"), ("float", "a number"), ("bool", "True or False")):
+    text, _, place = text.replace("`", "").partition(" - at ")
+    inner = place.removeprefix(f"$.{name}").removeprefix("[...]").removeprefix(".")
+    wanted = text.removeprefix("Expected ").split(", got")[0]
+    wanted = re.sub("Object contains unknown field (.*)", r"no field \1", wanted)
+    for word, plain in _PLAIN_WORDS:
         wanted = re.sub(rf"\b{word}\b", plain, wanted)
     if wanted.startswith("Invalid enum value"):
         choices = get_args(get_type_hints(Options)[name.lower()])
         wanted = f"one of {', '.join(choices)}"
-    return OptionError(f"{name} is {settings[name]!r}; wanted {wanted}")
+    return OptionError(f"{name} is {settings[name]!r}; wanted {wanted}{f' in {inner}' if inner else ''}")

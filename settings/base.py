@@ -82,6 +82,13 @@ WITH_WORKS = ""
 
 # Least pause between two requests to one site; a longer Crawl-delay of its robots.txt wins.
 DOWNLOAD_DELAY = 1.0
+# What single sites are asked with otherwise than all others, for those whose owner has agreed to it. The key is a
+# site (`https://example.org`), a host (`example.org`) or a host's name and all below it (`.example.org`); the most
+# precise one holds. The value has any of: `headers` (a User-Agent here is also the name that robots.txt is read
+# for), `cookies` (these are sent, and what the site sets is kept while it is in hand), `delay_seconds` (instead of
+# DOWNLOAD_DELAY; a longer Crawl-delay still wins), `connections` (requests at a time), `proxy` (a URL). In `-s` and
+# in the environment as JSON.
+SITE_OVERRIDES: dict[str, object] = {}
 # A longer Crawl-delay is cut to this: some files ask for days.
 MAX_CRAWL_DELAY_SECONDS = 120.0
 # Turns a page gets when its site does not answer, or answers with 5xx.

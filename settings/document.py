@@ -48,10 +48,9 @@ def entries(source: str) -> list[Entry]:
     found: list[Entry] = []
     lines = source.splitlines()
     section = ""
-    for assignment in _assignments(source):
-        comment, title = _above(lines, assignment.lineno - 1)
+    for line, setting in _assignments(source):
+        comment, title = _above(lines, line - 1)
         section = title or section
-        setting = _setting(source, assignment)
         if comment or title or not found:
             found.append(Entry(section, comment, (setting,)))
         else:
@@ -72,16 +71,15 @@ def page(source: str) -> str:
     return "\n".join(parts)
 
 
-def _assignments(source: str) -> Iterator[ast.Assign]:
+def _assignments(source: str) -> Iterator[tuple[int, Setting]]:
+    """Every name that gets a value, with its line; counted from 1."""
     for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            yield node
-
-
-def _setting(source: str, assignment: ast.Assign) -> Setting:
-    target = assignment.targets[0]
-    assert isinstance(target, ast.Name)
-    return Setting(target.id, ast.get_source_segment(source, assignment.value) or "")
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        if isinstance(target, ast.Name) and node.value:
+            default = ast.get_source_segment(source, node.value) or ""
+            yield node.lineno, Setting(target.id, default)
 
 
 def _above(lines: list[str], number: int) -> tuple[str, str]:

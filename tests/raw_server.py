@@ -75,14 +75,14 @@ class RawServer:
     """Listens while its `async with` lasts; `serve` handles one connection and ends with it."""
 
     def __init__(self, serve: Serve, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
-        self._serve, self._host, self._tls = serve, host, tls
+        self._serve, self.host, self._tls = serve, host, tls
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests: list[bytes] = []
         self.peers: list[str] = []
         self.ended = 0
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self._host, 0, ssl=self._tls)
+        self._server = await asyncio.start_server(self._accept, self.host, 0, ssl=self._tls)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if self._tls else 'http'}://localhost:{self.port}"
         return self

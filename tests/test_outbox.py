@@ -10,6 +10,7 @@ import pytest
 from crawler import records
 from crawler.agent.frontier import Frontier, Turn
 from crawler.agent.outbox import Outbox
+from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.session import Author
 from crawler.agent.slots import Slot
 from crawler.sites.queue import Delivery, Newcomer, Published, SiteQueue
@@ -44,7 +45,7 @@ async def next_frontier(valkey: RunningServer, ended_while_published: bool) -> F
     await queue.join(author.name, {})
     await queue.discover([Newcomer(SITE, b"")], 0)
     (leased,) = (await queue.lease(author.name, "site", 1, 0)).sites
-    slot = Slot(leased, Frontier(), paths_seen=0, delay=0.0)
+    slot = Slot(leased, Frontier(), 0, Dress(SITE, PLAIN, "lowtide"), least_delay=0.0)
     slot.frontier.add(["/", "/tried"], 0)
     first, tried = slot.frontier.take(0.0), slot.frontier.take(0.0)
     assert first and tried

@@ -63,7 +63,6 @@ class Agent:
         self.options = options
         self.crawler = crawler
         self.scope = Scope(options)
-        self.user_agent = robots.product(settings["USER_AGENT"])
         self.max_url_length: int = settings.getint("URLLENGTH_LIMIT")
         self.ended = False  # nothing is left anywhere, or something went wrong for good
         self._wake = wake
@@ -80,6 +79,7 @@ class Agent:
             names,
             options,
             settings.getfloat("DOWNLOAD_DELAY"),
+            robots.product(settings["USER_AGENT"]),
             self.settle,
         )
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
@@ -219,8 +219,9 @@ class Agent:
             return None
         while self._ready and self._ready[0][0] <= now:
             due, _, slot = heapq.heappop(self._ready)
-            # An entry older than the slot's last word on when it is due counts for nothing.
-            if slot.live and not slot.in_flight and due == slot.due:
+            # An entry older than the slot's last word on when it is due counts for nothing; nor does a second one.
+            if slot.live and slot.has_room and due == slot.due:
+                slot.due = 0.0
                 return slot
         return None
 
@@ -234,7 +235,7 @@ class Agent:
 
     def settle(self, slot: Slot) -> None:
         """A request of this slot has ended, or was not needed: find when it is asked next, or that it is finished."""
-        if not slot.live or slot.in_flight:
+        if not slot.live or not slot.has_room:
             if slot.ending is not None:
                 self.leasing.keep_distance(slot)
                 self.outbox.due.set()
@@ -242,7 +243,7 @@ class Agent:
         now = asyncio.get_running_loop().time()
         due = now if slot.own_requests else slot.frontier.next_due(now)
         if due is None:
-            if not slot.parsing:
+            if not slot.busy:
                 self.leasing.end(slot, "finished")
             return
         due = max(due, slot.started_at + slot.delay)
@@ -286,9 +287,11 @@ class Agent:
     def may_send(self, slot: Slot) -> bool:
         """Asked when a connection is there and the request about to leave: the process may have slept since its turn.
 
-        From this moment the site's delay counts, not from the turn.
+        From this moment the site's delay counts, not from the turn; a site with several connections may have another.
         """
         slot.started_at = asyncio.get_running_loop().time()
+        if slot.has_room:
+            self.settle(slot)
         return not slot.lost and self.session.holds
 
     def _may_fetch(self) -> bool:

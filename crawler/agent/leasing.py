@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler.agent.frontier import CheckpointError, Frontier
+from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.slots import Slot
 from crawler.sites.canonical import host_of
 from crawler.sites.queue import Ending, Hand, Leased, SiteQueue, StaleLeaseError
@@ -49,6 +50,7 @@ class Leasing:
         names: Names,
         options: Options,
         delay: float,
+        user_agent: str,
         settle: Callable[[Slot], None],
     ) -> None:
         self.asks = asyncio.Event()  # a slot has come free, or sites were queued: asking is worth while
@@ -57,7 +59,9 @@ class Leasing:
         self._outbox = outbox
         self._names = names
         self._options = options
+        self._overrides = Overrides(options.site_overrides)
         self._delay = delay
+        self._user_agent = user_agent
         self._settle = settle
         self._slots: dict[str, Slot] = {}  # by site; ending ones stay until they were given back
         self._coming: dict[str, str] = {}  # leased and being taken up: site -> token
@@ -136,7 +140,7 @@ class Leasing:
             )
             frontier = self._frontier(leased.site, entries, budget)
             frontier.add(_split(paths) if paths else ("/",), 0)
-            slot = Slot(leased, frontier, len(paths), self._delay)
+            slot = self._slot(leased, frontier, len(paths))
             if not await self._find_place(slot) or self._coming.get(leased.site) != leased.token:
                 return
             self._slots[leased.site] = slot
@@ -147,6 +151,12 @@ class Leasing:
             self._outbox.end(slot)
         else:
             self._settle(slot)
+
+    def _slot(self, leased: Leased, frontier: Frontier, paths_seen: int) -> Slot:
+        override = self._overrides.of(leased.site)
+        delay = self._delay if override.delay_seconds is None else override.delay_seconds
+        dress = Dress(leased.site, override, self._user_agent)
+        return Slot(leased, frontier, paths_seen, dress, delay, override.connections, delay=delay)
 
     def _frontier(self, site: str, entries: list[bytes], budget: int | None) -> Frontier:
         pages = self._options.max_pages_per_site if budget is None else budget

@@ -8,13 +8,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from crawler.agent import robots
 from crawler.agent.errors import RobotsDenied
 from crawler.sites.canonical import split
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from scrapy.crawler import Crawler
 
     from crawler.agent.slots import Slot
 
@@ -24,14 +22,6 @@ logger = logging.getLogger("agent")
 class OwnRobots:
     """A downloader middleware that looks at requests marked `own`, redirected ones included."""
 
-    def __init__(self, user_agent: str) -> None:
-        self._user_agent = robots.product(user_agent)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> OwnRobots:
-        """Built by Scrapy."""
-        return cls(crawler.settings["USER_AGENT"])
-
     def process_request(self, request: Request) -> None:
         """Raise RobotsDenied where the site's rules forbid the URL, or are another site's and not known here."""
         if not request.meta.get("own"):
@@ -39,7 +29,7 @@ class OwnRobots:
         slot: Slot = request.meta["slot"]
         if split(request.url)[0] != slot.site:
             reason = f"{request.url} is not of {slot.site}, whose request was redirected there"
-        elif slot.rules is None or not slot.rules.allows(request.url, self._user_agent):
+        elif slot.rules is None or not slot.rules.allows(request.url, slot.dress.user_agent):
             reason = f"robots.txt of {slot.site} forbids {request.url}"
         else:
             return

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from crawler.agent.frontier import Frontier, Snapshot
+    from crawler.agent.overrides import Dress
     from crawler.agent.robots import Rules
     from crawler.sites.queue import Leased
 
@@ -40,10 +41,13 @@ class Slot:
     leased: Leased
     frontier: Frontier
     paths_seen: int  # paths given from outside that the frontier has taken in
-    delay: float  # least seconds from one request's start to the next
+    dress: Dress  # what its requests wear
+    least_delay: float  # seconds from one request's start to the next, whatever robots.txt says
+    connections: int = 1  # requests at a time
     rules: Rules | None = None  # None: robots.txt is still to be read
     rules_read_at: float = 0.0
     robots_hops: int = 0
+    delay: float = 0.0  # the same, with what robots.txt says; set with the rules
     started_at: float = 0.0  # of the last request
     due: float = 0.0
     in_flight: int = 0
@@ -66,6 +70,11 @@ class Slot:
     def site(self) -> str:
         """The site's name."""
         return self.leased.site
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may be under way; robots.txt is read alone."""
+        return self.in_flight < (self.connections if self.rules is not None else 1)
 
     @property
     def busy(self) -> bool:

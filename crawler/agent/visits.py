@@ -77,13 +77,14 @@ class Visits:
         slot.in_flight += 1
         slot.started_at = asyncio.get_running_loop().time()
         request.meta["sending"] = partial(self._agent.may_send, slot)
+        slot.dress.put_on(request)
         return request
 
     def _allowed_turn(self, slot: Slot, now: float) -> Turn | None:
         assert slot.rules is not None
         for _ in range(DENIED_AT_A_TIME):
             turn = slot.frontier.take(now)
-            if turn is None or slot.rules.allows(slot.site + turn.path, self._agent.user_agent):
+            if turn is None or slot.rules.allows(slot.site + turn.path, slot.dress.user_agent):
                 return turn
             slot.frontier.finish(turn, counts=False)
             self._agent.publish(slot, self._record(slot, turn, "denied", -9, error="robots.txt forbids it"))
@@ -112,6 +113,7 @@ class Visits:
     def _robots_loaded(self, response: Response) -> None:
         slot: Slot = response.meta["slot"]
         slot.in_flight -= 1
+        slot.dress.take_in(response)
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location and slot.robots_hops < ROBOTS_HOPS:
             place = links.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
@@ -136,7 +138,7 @@ class Visits:
         if not slot.live:
             self._agent.settle(slot)
             return
-        rules = robots.rules(status, body, self._agent.user_agent, self._options.robots_max_bytes)
+        rules = robots.rules(status, body, slot.dress.user_agent, self._options.robots_max_bytes)
         if not rules.available:
             slot.rules = None
             self._agent.rest(slot, None, what)
@@ -145,7 +147,7 @@ class Visits:
             slot.rules_read_at = asyncio.get_running_loop().time()
             slot.frontier.strikes = 0
             asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
-            slot.delay = max(self._crawler.settings.getfloat("DOWNLOAD_DELAY"), asked)
+            slot.delay = max(slot.least_delay, asked)
         slot.robots_hops = 0
         self._agent.settle(slot)
 
@@ -156,6 +158,7 @@ class Visits:
         slot: Slot = response.meta["slot"]
         turn: Turn = response.meta["turn"]
         slot.in_flight -= 1
+        slot.dress.take_in(response)
         if slot.lost:
             return None
         try:
@@ -297,6 +300,7 @@ class Visits:
 
         def loaded(response: Response, **arguments: Any) -> Any:
             slot.in_flight -= 1
+            slot.dress.take_in(response)
             assert self._crawler.spider
             parse = partial(callback or self._crawler.spider.parse, response, **arguments)
             return self._parsing(slot, parse, _nothing)

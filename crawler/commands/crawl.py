@@ -106,11 +106,13 @@ class Command(stock.Command):
 
     def _check_patterns(self) -> None:
         from crawler.agent.guard import AddressGuard
+        from crawler.agent.overrides import Overrides
         from crawler.sites.scope import Scope
 
         try:
             Scope(self.options)
             AddressGuard(self.options.allow_private_addresses)
+            Overrides(self.options.site_overrides)
         except ValueError as error:
             raise UsageError(str(error), print_help=False) from None
 

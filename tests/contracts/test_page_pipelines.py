@@ -21,6 +21,7 @@ from crawler import options, records
 from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
 from crawler.agent.names import Names
+from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.pages import Chain, LoadedPage
 from crawler.agent.slots import Slot
 from crawler.sites.queue import Leased
@@ -95,7 +96,9 @@ class Bench:
         frontier.add([path], 0)
         turn = frontier.take(0.0)
         assert turn is not None
-        slot = Slot(Leased(SITE, "1", suspended=False, address=None), frontier, paths_seen=0, delay=0.0)
+        slot = Slot(
+            Leased(SITE, "1", suspended=False, address=None), frontier, 0, Dress(SITE, PLAIN, "lowtide"), 0.0
+        )
         headers = Headers(
             {"Content-Type": content_type.encode("latin-1"), "X-Robots-Tag": b"\xff, noarchive"}
         )

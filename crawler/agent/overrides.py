@@ -1,0 +1,99 @@
+"""What single sites are asked with otherwise than all others: headers, cookies, delay, connections, proxy.
+
+Finds a site's entry in SITE_OVERRIDES, and dresses its requests. Cookies are kept for as long as the site is in
+hand and are lost when it goes back. OptionError at start for an entry that can hold for no site.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.http.cookies import CookieJar
+
+from crawler.agent import robots
+from crawler.options import OptionError, SiteOverride
+from crawler.sites.canonical import UrlError, host_of, split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PLAIN = SiteOverride()
+# Headers that say where a request goes or what is in it: they are libcurl's and the site's own.
+_NOT_OVERRIDDEN = frozenset({"host", "cookie", "content-length", "transfer-encoding", "connection"})
+
+
+class Overrides:
+    """The entries of SITE_OVERRIDES by what they hold for."""
+
+    def __init__(self, entries: dict[str, SiteOverride]) -> None:
+        self._entries = {_key(key, entry): entry for key, entry in entries.items()}
+
+    def of(self, site: str) -> SiteOverride:
+        """The site's own entry, else its host's, else that of the nearest name above; else one that changes nothing."""
+        if not self._entries:
+            return PLAIN
+        host = host_of(site)
+        parts = host.split(".")
+        above = (f".{'.'.join(parts[place:])}" for place in range(len(parts)))
+        return next((self._entries[key] for key in (site, host, *above) if key in self._entries), PLAIN)
+
+
+class Dress:
+    """What the requests of one site in hand wear."""
+
+    def __init__(self, site: str, override: SiteOverride, user_agent: str) -> None:
+        """`user_agent` is the crawl's, as a product's name."""
+        names = {name.lower(): value for name, value in override.headers.items()}
+        self.user_agent = robots.product(names["user-agent"]) if "user-agent" in names else user_agent
+        self._headers = override.headers
+        self._proxy = override.proxy
+        self._jar = None if override.cookies is None else CookieJar()
+        if override.cookies:
+            self._keep(site, override.cookies.items())
+
+    def put_on(self, request: Request) -> None:
+        """Add what the site is to be asked with; what a user's own request already says stays."""
+        for name, value in self._headers.items():
+            request.headers.setdefault(name, value)
+        if self._proxy:
+            request.meta.setdefault("proxy", self._proxy)
+        if self._jar is not None:
+            self._keep(request.url, _own_cookies(request))
+            self._jar.add_cookie_header(request)
+
+    def take_in(self, response: Response) -> None:
+        """Keep the cookies that the site sets."""
+        if self._jar is not None and "Set-Cookie" in response.headers:
+            assert response.request
+            self._jar.extract_cookies(response, response.request)
+
+    def _keep(self, url: str, cookies: Iterable[tuple[str, str]]) -> None:
+        assert self._jar is not None
+        lines = [f"{name}={value}; Path=/" for name, value in cookies]
+        if lines:
+            answer = Response(url, headers={"Set-Cookie": lines})
+            self._jar.extract_cookies(answer, Request(url))
+
+
+def _key(key: str, entry: SiteOverride) -> str:
+    wrong = sorted(name for name in entry.headers if name.lower() in _NOT_OVERRIDDEN)
+    if wrong:
+        hint = "; wanted `cookies` for it" if wrong[0].lower() == "cookie" else "; wanted any other"
+        raise OptionError(f"SITE_OVERRIDES has the header {wrong[0]!r} for {key!r}{hint}")
+    dot = "." if key.startswith(".") else ""
+    try:
+        if "://" in key:
+            return split(key)[0]
+        return dot + host_of(split(f"http://{key.removeprefix('.')}")[0])
+    except UrlError as error:
+        raise OptionError(f"SITE_OVERRIDES names {key!r}: {error}; wanted a site, a host or .host") from None
+
+
+def _own_cookies(request: Request) -> Iterable[tuple[str, str]]:
+    """The cookies that a user gave to a request of his own, in either of Scrapy's forms."""
+    given: Any = request.cookies
+    if isinstance(given, dict):
+        return given.items()
+    return [(one["name"], one["value"]) for one in given]
