@@ -189,8 +189,10 @@ DOWNLOADER_MIDDLEWARES = {
     "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
     "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
     "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
+    "scrapy.downloadermiddlewares.stats.DownloaderStats": None,
     "crawler.agent.own_robots.OwnRobots": 100,
     "crawler.agent.redirects.OwnRedirects": 600,
+    "crawler.agent.tally.DownloadTally": 850,
 }
 # Scope, length and depth are the frontier's business; referrers tell strangers where one came from.
 SPIDER_MIDDLEWARES = {
@@ -214,6 +216,10 @@ EXTENSIONS = {
 LOG_LEVEL = "INFO"
 LOG_FORMAT = "%(asctime)s %(levelname)-7s [agent] %(name)s: %(message)s"
 LOG_DATEFORMAT = "%H:%M:%S"
+# The line of every page is made at LOG_LEVEL DEBUG only.
+LOG_FORMATTER = "crawler.agent.page_log.PageLog"
+# The same figures as Scrapy's own, counted at a tenth of the cost.
+STATS_CLASS = "crawler.agent.tally.LeanStats"
 # The numbers are in the tables and in the summary; the dump is for debugging.
 STATS_DUMP = False
 # Rates of pages and items per minute in the log.
