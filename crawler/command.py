@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scrapy.commands import ScrapyCommand
-from scrapy.exceptions import UsageError
+from scrapy.exceptions import IgnoreRequest, UsageError
 from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 
 from crawler import options as our_options
@@ -19,6 +22,8 @@ from crawler import options as our_options
 if TYPE_CHECKING:
     import argparse
 
+    from scrapy import Request
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
     from crawler.options import Options
@@ -48,6 +53,14 @@ _CHATTER = (
 class CommandError(Exception):
     """The command did not work; its text is the last line that the person reads."""
 
+    code = 1
+
+
+class LastingError(CommandError):
+    """It would not work the next time either."""
+
+    code = 3
+
 
 def checked(settings: BaseSettings) -> Options:
     """The options of these settings; UsageError (exit code 2) for an unknown name or a wrong value."""
@@ -71,8 +84,55 @@ def quieten(settings: BaseSettings) -> None:
 def without_queue(settings: BaseSettings) -> None:
     """For commands that fetch a page by hand: Scrapy's own scheduler, no server, no coordinator; our downloads."""
     settings.set("SCHEDULER", "scrapy.core.scheduler.Scheduler", priority="cmdline")
-    extensions = {**settings.getdict("EXTENSIONS"), "crawler.store.local.LocalServer": None}
-    settings.set("EXTENSIONS", extensions, priority="cmdline")
+    for name, more in (
+        ("EXTENSIONS_BASE", {"crawler.store.local.LocalServer": None}),
+        ("DOWNLOADER_MIDDLEWARES_BASE", {"crawler.command.Refusals": 1}),
+    ):
+        settings.set(name, {**settings.getdict(name), **more}, priority="cmdline")
+
+
+class Refusals:
+    """A downloader middleware that says why a page is not fetched; Scrapy keeps silent about IgnoreRequest."""
+
+    def process_exception(self, request: Request, exception: Exception) -> None:
+        """Tell it; the exception goes its way."""
+        if isinstance(exception, IgnoreRequest):
+            reason = str(exception) or f"{request.url}: {type(exception).__name__}"
+            logging.getLogger("lowtide").error("%s", reason)
+
+
+# How a crawl that went wrong may end: what a supervisor starts again (1), the call's fault (2), what would fail again
+# in the same way (3). Any other reason is an end that somebody wanted: all is done, a signal, a limit (CLOSESPIDER_…),
+# the spider's own CloseSpider.
+_CODES = {
+    "agent_failed": 1,
+    "memusage_exceeded": 1,
+    "redis_away": 1,
+    "start_error": 1,
+    "bad_seeds": 2,
+    "no_contact": 2,
+    "no_seeds": 2,
+    "closespider_errorcount": 3,
+    "coordinator_failed": 3,
+    "prefix_taken": 3,
+}
+
+
+def exit_code_of(crawler: Crawler) -> int:
+    """The exit code for a crawl that is over; 1 for one that never began."""
+    reason = crawler.stats.get_value("finish_reason") if crawler._stats else None
+    return 1 if reason is None else _CODES.get(str(reason), 0)
+
+
+@contextmanager
+def until_nobody_reads() -> Iterator[None]:
+    """Ends the block where its output goes into a pipe whose reader has seen enough, as `| head`: no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still in the buffer goes nowhere, or Python would complain as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(figures: Any) -> None:
@@ -82,10 +142,19 @@ def print_json(figures: Any) -> None:
 
 def _foreseen() -> tuple[type[Exception], ...]:
     """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
+    from crawler.sites.connection import ServerAwayError
     from crawler.store.database import DatabaseError
+    from crawler.store.operating import OperationError
     from crawler.store.server import ServerError
 
-    return (CommandError, our_options.OptionError, ServerError, DatabaseError)
+    return (
+        CommandError,
+        our_options.OptionError,
+        ServerAwayError,
+        OperationError,
+        ServerError,
+        DatabaseError,
+    )
 
 
 class LowtideCommand(ScrapyCommand):
@@ -108,7 +177,8 @@ class LowtideCommand(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Do the work; an error that was foreseen becomes one line and exit code 1."""
         try:
-            self.exitcode = self.work(args, opts) or 0
+            with until_nobody_reads():
+                self.exitcode = self.work(args, opts) or 0
         except _foreseen() as error:
             self.fail(str(error))
 

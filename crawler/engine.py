@@ -1,7 +1,8 @@
 """The few private things of Scrapy's engine that we lean on, in one place, checked at start.
 
-Scrapy has no public way to wake an engine whose scheduler holds requests back until they are due, and closing a
-spider before its engine runs is lost. Both were read in Scrapy 2.19; `check` fails loudly where they are gone.
+Scrapy has no public way to wake an engine whose scheduler holds requests back until they are due, to know when all
+that a callback gave is processed, or whether a spider's `start` is over; and closing a spider before its engine runs
+is lost. All were read in Scrapy 2.19; `check` fails loudly where they are gone.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
 
 def check(crawler: Crawler) -> None:
     """RuntimeError where this Scrapy is not as we know it."""
-    if not hasattr(getattr(crawler.engine, "_slot", None), "nextcall"):
-        raise RuntimeError("this Scrapy has no engine._slot.nextcall, which wakes the engine; wanted 2.19")
+    slot = getattr(crawler.engine, "_slot", None)
+    for holder, name in ((slot, "nextcall"), (slot, "inprogress"), (crawler.engine, "_start")):
+        if not hasattr(holder, name):
+            raise RuntimeError(f"this Scrapy's engine has no {name}; wanted 2.19")
 
 
 def wake(crawler: Crawler) -> None:
@@ -24,6 +28,18 @@ def wake(crawler: Crawler) -> None:
     engine = crawler._engine
     if engine is not None and engine._slot is not None and engine._slot.closing is None:
         engine._slot.nextcall.schedule()
+
+
+def in_progress(crawler: Crawler) -> set[Request]:
+    """The requests of which anything is still under way: the download, the callback, what it gave."""
+    engine = crawler._engine
+    return set() if engine is None or engine._slot is None else engine._slot.inprogress
+
+
+def starting(crawler: Crawler) -> bool:
+    """Whether the spider's `start` may still give requests."""
+    engine = crawler._engine
+    return engine is None or engine._start is not None
 
 
 async def close(crawler: Crawler, reason: str) -> None:

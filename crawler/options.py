@@ -87,6 +87,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     body_timeout_seconds: SomeSeconds
     max_header_bytes: AtLeast1
     max_header_fields: AtLeast1
+    http2_enabled: bool
     allow_private_addresses: str
     flush_seconds: SomeSeconds
     flush_records: AtLeast1

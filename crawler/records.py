@@ -3,6 +3,7 @@
 Agents put records into the results stream; coordinators (and whoever reads the stream) decode them.
 A record is JSON, so that `redis-cli xrange` shows it to a person; its out-links ride beside it as packed
 64-bit hashes. Decoding checks version and schema: what does not fit raises RecordError and nothing else.
+A new field with a default needs no new version: older readers pass over it, newer ones find it empty.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ VERSION = b"1"
 # How the turn of a page ended. `denied`: robots.txt forbids it, never fetched.
 # `filtered`: fetched, but of a kind that is not kept.
 PageOutcome = Literal["stored", "redirected", "duplicate", "failed", "denied", "filtered"]
+OrderWord = Literal["pause", "resume", "block", "budget", "forget"]
 Work = Literal["site", "recheck", "revive", "status"]
 # In the order in which idle slots ask for them.
 WORKS: tuple[Work, ...] = ("site", "recheck", "revive", "status")
@@ -50,6 +52,7 @@ class Page(_Record, tag="page", tag_field="kind"):
     sha256: str = ""  # over the body's bytes; empty where there is none
     duplicate_of: str = ""  # path of the page of the same site with the same bytes
     redirect: str = ""  # canonical URL the answer points to
+    canonical: str = ""  # URL the page names as the one to take for it; empty: none, or its own
     content_type: str = ""
     title: str = ""
     description: str = ""
@@ -77,7 +80,18 @@ class SiteEnded(_Record, tag="ended", tag_field="kind"):
     published: int  # page records of this site so far, over all leases: what the tables must hold
     known: int  # URLs of the site that were ever accepted
     over_budget: int = 0  # of these, never fetched since a limit was reached
+    alias_of: str = ""  # the site that this one is under a second name; empty: it is itself
     reason: str = ""  # why it ended early, or waits; empty: all done
+
+
+class SiteOrder(_Record, tag="order", tag_field="kind"):
+    """What the operator wants of a site. Written where the queue takes the order, so that a lost queue gets it back."""
+
+    site: str
+    ordered_at: int
+    order: OrderWord
+    pages: int | None = None  # of a budget: 0 no limit, None the crawl's own again
+    reason: str = ""
 
 
 class RunMoment(_Record, tag="run", tag_field="kind"):
@@ -90,7 +104,7 @@ class RunMoment(_Record, tag="run", tag_field="kind"):
     scheduler: str = ""
 
 
-Record = Page | SiteFound | SiteEnded | RunMoment
+Record = Page | SiteFound | SiteEnded | SiteOrder | RunMoment
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)

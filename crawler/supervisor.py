@@ -23,6 +23,8 @@ logger = logging.getLogger("supervisor")
 
 # Exit codes of an agent that will not do better if it is started again: wrong call, or nothing can be stored.
 FINAL_CODES = (0, 2, 3)
+# Exit code where the end was asked for before all results were stored.
+STOPPED = 4
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 # An agent that ran this long has recovered: its next death counts as the first.
@@ -34,12 +36,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """One agent process, started again when it is killed."""
+    """One agent process, started again when it is killed: by the command `again`; None: by the same."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], again: Sequence[str] | None = None) -> None:
         self.name = name
         self.code: int | None = None  # of the last end, once it is final
         self._command = list(command)
+        self._again = self._command if again is None else list(again)
         self._process: subprocess.Popen[bytes] | None = None
         self._deaths = 0
         self._started = 0.0
@@ -83,6 +86,7 @@ class Child:
             process_group=0,
             preexec_fn=partial(_end_with_parent, os.getpid()),
         )
+        self._command = self._again
 
     def _ended(self, code: int, now: float, *, stopping: bool) -> None:
         if code in FINAL_CODES or stopping:
@@ -117,19 +121,35 @@ class Supervisor:
         return self._signals > 0
 
     def run(self, after: Callable[[], bool] = lambda: True) -> int:
-        """Until every child is over and `after` says yes; the highest exit code, 1 for a death by signal."""
+        """Until every child is over and `after` says yes; the highest exit code, 1 for a death by signal.
+
+        `after` is not asked where a child went wrong. A signal while it is waited for ends the wait: STOPPED.
+        """
         previous = {number: signal.signal(number, self._signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while not (self._look() and after()):
-                self._wake.wait(LOOK_SECONDS)
-                self._wake.clear()
-                if self._signals > 1 and all(child.over for child in self.children):
-                    break
+            while not self._look():
+                self._pause()
+            return self._worst() or self._wait_for(after)
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    def _worst(self) -> int:
         codes = [child.code or 0 for child in self.children]
         return max((code if code >= 0 else 1 for code in codes), default=0)
+
+    def _wait_for(self, after: Callable[[], bool]) -> int:
+        signals = self._signals
+        while not after():
+            if self._signals > signals:
+                logger.warning("not all results are stored; the coordinator goes on")
+                return STOPPED
+            self._pause()
+        return 0
+
+    def _pause(self) -> None:
+        self._wake.wait(LOOK_SECONDS)
+        self._wake.clear()
 
     def _look(self) -> bool:
         now = time.monotonic()
@@ -139,7 +159,7 @@ class Supervisor:
 
     def _signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals += 1
-        if self._signals == 1:
+        if self._signals == 1 and not all(child.over for child in self.children):
             logger.info(
                 "%s: the agents finish their pages in flight and end; once more ends at once", _name(number)
             )

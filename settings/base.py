@@ -8,6 +8,8 @@ this file.
 
 import os
 
+from scrapy.settings import default_settings as _scrapy
+
 from crawler import options as _options
 
 # --- Where things are -------------------------------------------------------------------------------------
@@ -110,6 +112,9 @@ BODY_TIMEOUT_SECONDS = 20.0
 # Header bytes and fields of one answer; a server may otherwise send headers for ever.
 MAX_HEADER_BYTES = 65_536
 MAX_HEADER_FIELDS = 200
+# Whether HTTP/2 is offered over https. Off: through it one hostile server can stop the whole agent, past every limit
+# above, and each request costs half as much CPU again (docs/decisions/0004-http2.md). For servers one knows.
+HTTP2_ENABLED = False
 # Networks, comma-separated, that may be reached although they are loopback, private or link-local; the guard
 # refuses all others at the socket, on every hop.
 ALLOW_PRIVATE_ADDRESSES = ""
@@ -152,15 +157,14 @@ DUPEFILTER_CLASS = "scrapy.dupefilters.BaseDupeFilter"
 # uvloop costs a third less per socket event than the standard loop.
 TWISTED_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 ASYNCIO_EVENT_LOOP = "uvloop.Loop"
-# Only the web: a link to file: or ftp: must not open anything.
-DOWNLOAD_HANDLERS = {
+# Only the web: a link to file: or ftp: must not open anything. What ends in _BASE stands below what a user gives
+# under the name without it (DOWNLOAD_HANDLERS, EXTENSIONS …): that adds to ours, and replaces none of it unawares.
+DOWNLOAD_HANDLERS_BASE = {
     "http": "crawler.agent.download.CurlDownloadHandler",
     "https": "crawler.agent.download.CurlDownloadHandler",
-    "file": None,
-    "ftp": None,
-    "s3": None,
-    "data": None,
 }
+# Keeps a page's request together with its slot, whatever a downloader middleware puts in its place.
+DOWNLOADER = "crawler.agent.downloader.TurnDownloader"
 # Bodies above this many bytes are cut off, on the wire and decoded; Scrapy's own limit is a gigabyte.
 DOWNLOAD_MAXSIZE = 10 * 1024 * 1024
 # Certificates are checked; Scrapy's own default is not to.
@@ -183,7 +187,8 @@ REDIRECT_MAX_TIMES = 5
 METAREFRESH_ENABLED = False
 # No sessions, no credentials: a crawler visits as a stranger.
 COOKIES_ENABLED = False
-DOWNLOADER_MIDDLEWARES = {
+DOWNLOADER_MIDDLEWARES_BASE = {
+    **_scrapy.DOWNLOADER_MIDDLEWARES_BASE,
     "scrapy.downloadermiddlewares.offsite.OffsiteMiddleware": None,
     "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
     "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
@@ -193,20 +198,28 @@ DOWNLOADER_MIDDLEWARES = {
     "crawler.agent.own_robots.OwnRobots": 100,
     "crawler.agent.redirects.OwnRedirects": 600,
     "crawler.agent.tally.DownloadTally": 850,
+    # Next to the download: what our own handler does by itself, as far as it can be done for another's.
+    "crawler.agent.foreign_handlers.ForeignHandlers": 1000,
 }
-# Scope, length and depth are the frontier's business; referrers tell strangers where one came from.
-SPIDER_MIDDLEWARES = {
+# Length is checked where a link becomes a page; copied meta is told from given meta. Depth counts for a user's own
+# requests too. Referrers tell strangers where one came from.
+SPIDER_MIDDLEWARES_BASE = {
+    **_scrapy.SPIDER_MIDDLEWARES_BASE,
     "scrapy.spidermiddlewares.urllength.UrlLengthMiddleware": None,
-    "scrapy.spidermiddlewares.depth.DepthMiddleware": None,
     "scrapy.spidermiddlewares.metacopy.MetaCopyDetectionMiddleware": None,
 }
 REFERER_ENABLED = False
 # Longest URL that is fetched, wherever it comes from.
 URLLENGTH_LIMIT = 2083
+# A cache for developing a spider (HTTPCACHE_ENABLED): a relative HTTPCACHE_DIR lies below VAR_DIR. An error or a plea
+# for patience is of its moment: from the cache it would make the site rest again.
+HTTPCACHE_STORAGE = "crawler.agent.http_cache.StorageBelowVar"
+HTTPCACHE_IGNORE_HTTP_CODES = [408, 429, 500, 502, 503, 504, 522, 524]
 # Consoles that run Python in the crawler: off.
 TELNETCONSOLE_ENABLED = False
 REMOTE_CONTROL_ENABLED = False
-EXTENSIONS = {
+EXTENSIONS_BASE = {
+    **_scrapy.EXTENSIONS_BASE,
     "scrapy.extensions.telnet.TelnetConsole": None,
     "scrapy.extensions.remote_control.RemoteControl": None,
     # Starts and joins the bundled server and its coordinator where REDIS_URL is empty.

@@ -92,7 +92,7 @@ class Fleet:
             env |= {"PYTHONPATH": f"{self._shifted_clock()}:{ROOT}", "DRILL_CLOCK_SHIFT": str(clock)}
         if watch:
             env["DRILL_LOOP_WATCH"] = str(watch)
-            given["EXTENSIONS"] = {**base.EXTENSIONS, "tests.loop_watch.LoopWatch": 1}
+            given["EXTENSIONS"] = {"tests.loop_watch.LoopWatch": 1}
         run = self.place.start_crawl(
             self.farm.seeds if seeds is None else seeds, "--no-summary", *words, env=env, **given
         )

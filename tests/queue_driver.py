@@ -159,9 +159,20 @@ def pass_time(raw: redis.Redis, ms: int) -> None:
           for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, -ms, name) end
         end
         local key = base .. 'agents'
-        for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, -ms, name) end
+        local alive = redis.call('ZRANGEBYSCORE', key, '(0', '+inf')
+        for _, name in ipairs(alive) do redis.call('ZINCRBY', key, -ms, name) end
         local renewed = redis.call('GET', base .. 'renewed')
         if renewed then redis.call('SET', base .. 'renewed', renewed - ms) end
+        local function shift(key, pattern, made)
+          local fields = redis.call('HGETALL', key)
+          for i = 1, #fields, 2 do
+            local value = string.gsub(fields[i + 1], pattern, made)
+            redis.call('HSET', key, fields[i], value)
+          end
+        end
+        local function earlier(time) return string.format('%d', time - ms) end
+        shift(base .. 'hungry', '^%d+', earlier)
+        for _, key in ipairs(redis.call('KEYS', base .. 'held:*')) do shift(key, '[1-9]%d+$', earlier) end
         """,
         1,
         BASE,
@@ -177,6 +188,7 @@ class Found(NamedTuple):
 
     letter: str
     address: str
+    figures: str  # done/known
     token: str
     agent: str
     work: str
@@ -193,13 +205,16 @@ class Whole(NamedTuple):
 
     sites: dict[str, Found]
     counts: dict[str, int]
-    held: dict[str, dict[str, str]]  # agent -> site -> token and seq
+    held: dict[str, dict[str, str]]  # agent -> site -> token, seq, delay, until
     busy: dict[str, int]
     lists: dict[str, list[str]]
     wake: dict[str, dict[str, float]]  # work -> site -> due
     stops: dict[str, set[str]]
     checkpoints: set[str]
     crowd: dict[str, int]
+    paths: dict[str, list[str]]
+    hungry: dict[str, str]  # agent -> time and number
+    sessions: dict[str, float]
 
 
 def places_of(site: str, address: str) -> list[str]:
@@ -211,14 +226,14 @@ def places_of(site: str, address: str) -> list[str]:
 
 def whole(raw: redis.Redis) -> Whole:
     """A full read."""
-    found = Whole({}, {}, {}, {}, {}, {}, {}, set(), {})
+    found = Whole({}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {})
     for name in raw.scan_iter(match="*", count=10_000):
         key = name.decode()
         if not key.startswith(BASE):
             continue
         kind, _, rest = key.removeprefix(BASE).partition(":")
         if kind == "sites":
-            found.sites.update({site: Found(*_five(text)) for site, text in _hash(raw, key).items()})
+            found.sites.update({site: Found(*_six(text)) for site, text in _hash(raw, key).items()})
         elif kind in ("count", "busy", "crowd"):
             getattr(found, "counts" if kind == "count" else kind).update(
                 {field: int(value) for field, value in _hash(raw, key).items()}
@@ -233,6 +248,12 @@ def whole(raw: redis.Redis) -> Whole:
             found.stops[rest] = {one.decode() for one in raw.smembers(key)}
         elif kind == "checkpoint":
             found.checkpoints.add(rest)
+        elif kind == "paths":
+            found.paths[rest] = [one.decode() for one in raw.lrange(key, 0, -1)]
+        elif kind == "hungry":
+            found.hungry.update(_hash(raw, key))
+        elif kind == "agents":
+            found.sessions.update({one.decode(): due for one, due in raw.zrange(key, 0, -1, withscores=True)})
     return found
 
 
@@ -262,6 +283,10 @@ def audit(raw: redis.Redis) -> Whole:
                 f"{site} is {one} and its checkpoint tells otherwise"
             )
     assert found.checkpoints <= found.sites.keys()
+    for site in found.paths.keys() & found.sites.keys():
+        one = found.sites[site]
+        assert one.letter.lower() in "wsl" or one.agent, f"{site} is {one} and has paths to walk"
+    assert found.hungry.keys() <= found.sessions.keys()
     return found
 
 
@@ -269,7 +294,10 @@ def _hash(raw: redis.Redis, key: str) -> dict[str, str]:
     return {field.decode(): value.decode() for field, value in raw.hgetall(key).items()}
 
 
-def _five(text: str) -> list[str]:
+def _six(text: str) -> list[str]:
     parts = text.split(" ")
-    assert len(parts) in (2, 5), f"no record: {text!r}"
-    return parts + [""] * (5 - len(parts))
+    if len(parts) in (2, 5):
+        parts.insert(2, "")
+    assert len(parts) in (3, 6), f"no record: {text!r}"
+    assert "/" in parts[2] or not parts[2], f"no figures: {text!r}"
+    return parts + [""] * (6 - len(parts))

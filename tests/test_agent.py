@@ -10,6 +10,8 @@ from tests.crawling import Place, Run, fetched, wait_for_hits
 from tests.drills import Fleet, key
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually
+from tests.small_site import SmallSite, links
+from tests.told import told_pages
 
 PLAIN: dict[str, Any] = {"kinds": (), "names": ()}
 
@@ -49,6 +51,29 @@ def test_a_second_name_is_told_recorded_and_left_out(place: Place, valkey: Runni
         hits = len(farm.hits())
         fleet.agent(seeds=[second]).wait().succeeded()
         assert len(farm.hits()) == hits
+
+
+def test_names_of_one_page_are_one_site(place: Place, valkey: RunningServer) -> None:
+    """Where the root page is the only one, its site has ended before the server is asked whose page it is."""
+    with SmallSite({"*": links()}, "127.0.0.1") as site:
+        seeds = [f"http://{name}.localhost:{site.port}/" for name in "abc"]
+        run = place.crawl(seeds, REDIS_URL=valkey.url).succeeded()
+        counts = {name: int(valkey.client.hget(key("count"), name) or 0) for name in ("alias", "finished")}
+        assert counts == {"alias": 2, "finished": 1}
+        assert run.err.count("left out as its alias") == 2
+
+
+# --- seeds ------------------------------------------------------------------------------------------------
+
+
+def test_a_root_and_a_page_may_be_given_in_either_order(place: Place, valkey: RunningServer) -> None:
+    with SmallSite({"*": links()}, "127.0.1.1") as one, SmallSite({"*": links()}, "127.0.1.2") as two:
+        for seeds in ((one.root, f"{two.site}/x"), (f"{one.site}/x", two.root)):
+            place.run("seed", *seeds, REDIS_URL=valkey.url).succeeded()
+        place.crawl([], REDIS_URL=valkey.url).succeeded()
+        assert one.pages == two.pages == {"/": 1, "/x": 1}
+        assert one.paths.index("/") < one.paths.index("/x")
+        assert {page.depth for page in told_pages(valkey)} == {0}
 
 
 # --- the end ----------------------------------------------------------------------------------------------

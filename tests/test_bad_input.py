@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crawling import Place
+from tests.crawling import Place, wait_for_hits
 from tests.farm import Farm
 from tests.servers import RunningServer, free_port
 
@@ -169,10 +169,32 @@ def test_a_redis_url_that_is_none(place: Place, words: list[str]) -> None:
     place.run(*words, REDIS_URL="nonsense").refused("REDIS_URL 'nonsense'", "wanted redis://", code=1)
 
 
-def test_a_redis_that_asks_for_a_password(place: Place, valkey: RunningServer) -> None:
+@pytest.mark.parametrize("query", ["", "?password=wrong-secret", "?username=me&password=wrong-secret"])
+def test_a_redis_that_asks_for_a_password(place: Place, valkey: RunningServer, query: str) -> None:
     valkey.client.config_set("requirepass", "x")
-    for words in (["crawl", "site"], ["coordinate"]):
-        place.run(*words, REDIS_URL=valkey.url).refused(f"REDIS_URL {valkey.url}", "uthenticat", code=1)
+    says = "refused this user or password" if query else "asks for a password"
+    codes = {"crawl site": USELESS_TO_TRY_AGAIN, "crawl site --agents 2": USELESS_TO_TRY_AGAIN}
+    for words in (*codes, "coordinate", "seed http://127.0.0.1/", "queue show", "site list", "doctor"):
+        run = place.run(*words.split(), REDIS_URL=valkey.url + query)
+        assert (says in run.err + run.out, run.code) == (True, codes.get(words, 1)), run.err
+        assert f"REDIS_URL {valkey.url}" in run.err + run.out
+        assert "wrong-secret" not in run.err + run.out
+        assert "Traceback" not in run.err
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis://127.0.0.1:9/abc", "names database 'abc'; wanted its number"),
+        (
+            "redis://127.0.0.1:9/0?decode_responses=yes&password=secret",
+            "redis://127.0.0.1:9/0?decode_responses=yes&password=***' asks for decode_responses; wanted it without",
+        ),
+    ],
+)
+def test_a_redis_url_that_would_be_taken_otherwise(place: Place, url: str, says: str) -> None:
+    for words in (["crawl", "site"], ["coordinate"], ["queue", "show"]):
+        place.run(*words, REDIS_URL=url).refused("REDIS_URL '", says, code=1)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +265,36 @@ def test_another_spider_under_the_same_prefix(place: Place, farm: Farm) -> None:
     assert len(farm.hits()) == before
     place.start_crawl(farm.seeds[1:], KEY_PREFIX="other", **given).wait().succeeded()
     assert place.stored() == farm.expected()
+
+
+@pytest.mark.parametrize("words", [["crawl", "site"], ["crawl", "site", "--agents", "2"], ["coordinate"]])
+def test_a_second_crawl_beside_the_first(place: Place, farm: Farm, words: list[str]) -> None:
+    """Its records would wait in a stream that the first one's coordinator does not read."""
+    first = place.start_crawl(farm.seeds, "--when-idle", "wait")
+    first.says("writes to")
+    run = place.run(*words, KEY_PREFIX="other")
+    run.refused(
+        f"VAR_DIR={place.var} belongs to the crawl KEY_PREFIX 'lt', this one is 'other'",
+        f"wanted a VAR_DIR of its own (-s VAR_DIR={place.var / 'second'})",
+        code=USELESS_TO_TRY_AGAIN,
+    )
+    assert first.end().code == 0
+
+
+def test_a_second_crawl_after_one_whose_records_wait(place: Place, farm: Farm) -> None:
+    """Those of the first are stored before: it is said how."""
+    before = len(farm.hits())
+    first = place.start_crawl(farm.seeds, "--when-idle", "wait", BATCH_SECONDS=30)
+    first.says("writes to")
+    wait_for_hits(farm, 4, before)
+    place.kill_all()
+    for words in (["crawl", "site"], ["crawl", "site", "--agents", "2"], ["coordinate"]):
+        run = place.run(*words, KEY_PREFIX="other")
+        run.refused("records of 'lt' still wait to be stored: `scrapy coordinate -s VAR_DIR=", code=3)
+        assert "__del__" not in run.err
+    place.check_nothing_left()
+    place.run("coordinate").succeeded()
+    place.crawl(farm.seeds, KEY_PREFIX="other").succeeded()
 
 
 # --- Many machines ----------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from sqlalchemy import Table, make_url, select, text
 
 from crawler import options
 from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, encode, pack_links
-from crawler.store.coordinator import KILL_POINTS, KILL_VARIABLE, Coordinator, heartbeat_key
+from crawler.store.coordinator import KILL_POINTS, KILL_VARIABLE, Coordinator
 from crawler.store.database import DatabaseError, migrate, open_database
-from crawler.store.stream import GROUP, ResultsStream, results_key
+from crawler.store.stream import GROUP, Mark, ResultsStream, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, runs, sites
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
@@ -345,6 +345,7 @@ def test_database_away_is_waited_for(
                 lambda: caplog.text.count("waiting for the database") == 2, "the second outage is told"
             )
             eventually(lambda: _sign(valkey).get("waits_for") == "the database", "and shown")
+            assert "DATABASE_URL" in _sign(valkey)["why"]
             assert valkey.client.xlen(KEY) == 100
             line.mend()
             eventually(drained(valkey), "the rest is stored")
@@ -444,7 +445,7 @@ def test_heartbeat_shows_a_living_coordinator(valkey: RunningServer, make_databa
         sign = _sign(valkey)
         assert 0 < valkey.client.pttl(heartbeat_key("lt", "one")) <= 15_000
     assert sign["pid"] == os.getpid()
-    assert set(sign) == {"pid", "host", "since", "written", "lag", "waits_for"}
+    assert set(sign) == {"pid", "host", "since", "written", "lag", "waits_for", "why"}
     assert _sign(valkey) == {}
 
 
@@ -506,6 +507,29 @@ def test_reading_order_and_claims(valkey: RunningServer) -> None:
     assert len(rest) == 2
     late.acknowledge([entry.id for entry in rest])
     assert (late.pending(), late.length(), late.drained()) == (0, 0, True)
+
+
+@pytest.mark.parametrize("query", ["", "?protocol=2", "?protocol=3"])
+def test_replies_of_both_protocols(valkey: RunningServer, make_database: MakeDatabase, query: str) -> None:
+    url = make_database("sqlite")
+    publish(valkey.client, *(a_page(n) for n in range(3)))
+    with redis.Redis.from_url(valkey.url + query) as client:
+        ResultsStream(client, "lt", "dead").read(1)
+    with working(make_coordinator(valkey.url + query, url, LEASE_SECONDS=1)):
+        eventually(drained(valkey), "new entries and those of the dead one are stored")
+    assert numbers(url) == [1, 2, 3]
+
+
+def test_a_mark_is_passed_when_all_before_it_is_stored(valkey: RunningServer) -> None:
+    client = valkey.client
+    assert Mark(client, "lt").passed(client), "nothing waits"
+    publish(client, a_page(1), a_page(2))
+    mark = Mark(client, "lt")
+    publish(client, a_page(3))
+    stream = ResultsStream(client, "lt", "one")
+    for done in (False, False, True):
+        assert mark.passed(client) is done
+        stream.acknowledge([entry.id for entry in stream.read(1)])
 
 
 def test_entries_deleted_by_hand_are_forgotten(valkey: RunningServer) -> None:

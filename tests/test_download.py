@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gzip
 import ipaddress
 import os
-import ssl
 import subprocess
 import sys
 import time
@@ -19,10 +17,6 @@ from typing import Any
 
 import brotli
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import (
@@ -46,6 +40,7 @@ from crawler.agent.names import Names
 from crawler.agent.transfer import Attempt
 from crawler.agent.wire import wire_of
 from settings import base
+from tests.certificates import context_of, self_signed
 from tests.raw_server import (
     Exchange,
     RawServer,
@@ -678,29 +673,7 @@ async def test_addresses_share_the_connect_limit() -> None:
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """A certificate for `localhost` that nobody signed, with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lowtide test")])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
-    built = (
-        x509.CertificateBuilder(
-            name, name, key.public_key(), x509.random_serial_number(), now - day, now + day
-        )
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    file = tmp_path / "certificate.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + built.public_bytes(serialization.Encoding.PEM))
-    return file
-
-
-def context_of(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    return context
+    return self_signed(tmp_path / "certificate.pem")
 
 
 @in_loop

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 import signal
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.crawling import Place, fetched
+from crawler.agent.agent import INLET_SECONDS
+from tests.crawling import ROOT, Place, fetched, wait_for_hits
 from tests.drills import ONCE, Fleet, check_distance, go_on, key, moments, stop_process
 from tests.farm import Farm
+from tests.faults import HeldDiscover, KilledAtDiscover, KilledAtLeave, suffers
 from tests.servers import RunningServer, eventually
+from tests.small_site import SmallSite, links
+from tests.told import outcomes
 
 HOUR = 3600.0
 SHORT = {"sites": 10, "pages": 15, "kinds": ONCE, "names": (), "delay_ms": 20}
@@ -119,6 +126,122 @@ def test_a_newcomer_gets_its_share(place: Place, valkey: RunningServer) -> None:
         fleet.wait()
         fleet.check_exact()
         assert set(fetched(farm.hits()).values()) == {1}
+
+
+def test_agents_of_different_size_pass_no_sites_to_and_fro(place: Place, valkey: RunningServer) -> None:
+    """One has more than its share since the other cannot take more; that is no reason to give any back."""
+    with Farm(sites=20, pages=60, links=30, kinds=(), names=()) as farm:
+        fleet = Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.5, LEASE_SECONDS=30)
+        for slots in (16, 4):
+            fleet.agent(SITE_SLOTS=slots)
+        wait_for_hits(farm, 70)  # by then every site has pages enough to be worth a move
+        eventually(lambda: sites_in_hand(fleet) == [16, 4], "all sites are in hand")
+        assert leases_within(fleet, 2.0) == 0
+        newcomer = fleet.agent()
+        eventually(lambda: len(fleet.held(newcomer)) >= 6, "the newcomer has its share")
+        eventually(lambda: sum(sites_in_hand(fleet)) == 20, "all sites are in hand again")
+        assert leases_within(fleet, 1.0) <= 2
+        for run in fleet.alive:
+            run.process.send_signal(signal.SIGTERM)
+        fleet.wait()
+
+
+def sites_in_hand(fleet: Fleet) -> list[int]:
+    return [len(fleet.held(run)) for run in fleet.alive]
+
+
+def leases_within(fleet: Fleet, seconds: float) -> int:
+    """How many leases are given in a span of time; every change of hands is one."""
+    before = fleet.counts()["token"]
+    time.sleep(seconds)
+    return fleet.counts()["token"] - before
+
+
+# --- killed between two steps -----------------------------------------------------------------------------
+
+
+def faulty(valkey: RunningServer, fault: Any) -> dict[str, Any]:
+    """Settings of an agent with this fault; another one has its sites soon."""
+    return {
+        "REDIS_URL": valkey.url,
+        "LEASE_SECONDS": 1,
+        "EXTENSIONS": suffers(fault),
+        "env": {"PYTHONPATH": str(ROOT)},
+    }
+
+
+def test_sites_met_by_a_killed_agent_are_not_lost(place: Place, valkey: RunningServer) -> None:
+    """It dies before they are queued: so the page that names them must not be published yet."""
+    with SmallSite({"*": links("/1")}, "127.0.1.2") as other, SmallSite({"*": links(other.root)}) as site:
+        run = place.crawl([site.root], SCOPE="any", **faulty(valkey, KilledAtDiscover))
+        assert run.code == -signal.SIGKILL
+        assert site.pages == {"/": 1}
+        assert outcomes(valkey) == {}
+        place.crawl([], SCOPE="any", REDIS_URL=valkey.url, LEASE_SECONDS=1).succeeded()
+        assert set(outcomes(valkey)) == {site.root, other.root, f"{other.site}/1"}
+
+
+def test_nobody_ends_while_sites_are_being_queued(
+    place: Place, valkey: RunningServer, tmp_path: Path
+) -> None:
+    """Neither the agent that met them, nor one that has nothing to do."""
+    until = tmp_path / "until"
+    given = {**faulty(valkey, HeldDiscover), "LEASE_SECONDS": 30}
+    given["env"]["FAULT_UNTIL"] = str(until)
+    others = {"*": links(*(f"/{number}" for number in range(5)), seconds=0.2)}
+    with SmallSite(others, "127.0.1.2") as two, SmallSite(others, "127.0.1.3") as three:
+        with SmallSite({"*": links(two.root, three.root)}) as site:
+            meets = place.start_crawl([site.root], SCOPE="any", SITE_SLOTS=1, USER_AGENT="meets", **given)
+            meets.says("held: discover")
+            idle = place.start_crawl([], SCOPE="any", USER_AGENT="idle", REDIS_URL=valkey.url)
+            idle.says("Spider opened")
+            eventually(lambda: valkey.client.zcard(key("agents")) == 2, "the idle one has joined")
+            calls = script_calls(valkey)
+            eventually(lambda: script_calls(valkey) > calls + 15, "both have looked for sites several times")
+            assert (meets.process.poll(), idle.process.poll()) == (None, None)
+            until.touch()
+            meets.wait().succeeded()
+            idle.wait().succeeded()
+        assert len(outcomes(valkey)) == 13
+        asked = {one.fields["User-Agent"] for one in (*two.log, *three.log)}
+        assert asked == {"meets", "idle"}
+
+
+def script_calls(valkey: RunningServer) -> int:
+    """Operations of the site queue so far."""
+    return int(valkey.client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_a_finished_site_of_a_killed_agent_is_not_walked_again(place: Place, valkey: RunningServer) -> None:
+    """All of it is published, in one call, and then the agent dies before it has given the site back."""
+    with SmallSite({"*": links(*(f"/{number}" for number in range(5)))}) as site:
+        long = {"FLUSH_SECONDS": 60, "FLUSH_RECORDS": 1000, "FIND_ALIASES": False}
+        run = place.crawl([site.root], **long, **faulty(valkey, KilledAtLeave))
+        assert run.code == -signal.SIGKILL
+        assert len(outcomes(valkey)) == 6
+        place.crawl([], REDIS_URL=valkey.url, LEASE_SECONDS=1).succeeded()
+        assert set(site.pages.values()) == {1}
+        assert len(outcomes(valkey)) == 6
+        assert valkey.client.hget(key("count"), "finished") == b"1"
+
+
+def test_an_outage_lets_no_site_be_walked_anew_twice(place: Place, valkey: RunningServer) -> None:
+    """`--again` is asked for once, whatever has to be asked again when the server is back."""
+    with Farm(sites=4, pages=3, kinds=(), names=()) as farm:
+        place.crawl(farm.seeds, REDIS_URL=valkey.url).succeeded()
+        before = len(farm.hits())
+        given = {"REDIS_URL": valkey.url, "DOWNLOAD_DELAY": 0.2, "SITE_SLOTS": 1}
+        run = place.start_crawl(farm.seeds, "--again", **given)
+        wait_for_hits(farm, 6, before)
+        assert int(valkey.client.hget(key("count"), "finished")) in (1, 2)
+        valkey.kill()
+        time.sleep(1.5 * INLET_SECONDS)  # so that whoever takes in seeds meets the outage too
+        valkey.start()
+        run.wait().succeeded()
+        assert "Redis is back" in run.err
+        again = fetched(farm.hits()[before:])
+        assert set(again) == {url for urls in farm.expected().values() for url in urls}
+        assert set(again.values()) == {1}
 
 
 def freeze_beyond_the_lease(fleet: Fleet, rng: random.Random) -> None:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import redis
 
+from crawler import records
+from crawler.store.server import Server
 from tests.crawling import Place, fetched, wait_for_hits
-from tests.drills import ONCE, Fleet, go_on, longest_pause, stop_process
+from tests.drills import ONCE, Fleet, go_on, key, longest_pause, stop_process
 from tests.farm import Farm
+from tests.queue_driver import driver
 from tests.servers import RunningServer, eventually
 
 SHORT = {"sites": 8, "pages": 24, "kinds": ONCE, "names": (), "delay_ms": 20}
 # An agent that stops its event loop for longer answers nobody and renews nothing.
 LONGEST_PAUSE = 1.0
+
+
+class Listening(NamedTuple):
+    """A server that somebody else runs."""
+
+    url: str
+    client: redis.Redis
+
+
+def tables(place: Place) -> str:
+    """The database that this place's coordinators write to."""
+    return f"sqlite:///{place.var / 'crawl.db'}"
 
 
 def freeze(server: RunningServer, seconds: float) -> None:
@@ -87,7 +108,7 @@ def test_the_queue_is_rebuilt_after_its_loss(place: Place, valkey: RunningServer
         finished = {site for (site,) in place.rows("select site from sites where state = 'finished'")}
         assert 2 <= len(finished) < 6
         valkey.client.flushall()
-        place.run("queue", "rebuild", REDIS_URL=valkey.url).succeeded()
+        place.run("queue", "rebuild", REDIS_URL=valkey.url, DATABASE_URL=tables(place)).succeeded()
         walked = len(farm.hits())
         with Fleet(place, farm, valkey) as fleet:
             fleet.agent(seeds=[])
@@ -99,3 +120,81 @@ def test_the_queue_is_rebuilt_after_its_loss(place: Place, valkey: RunningServer
         ((rows, pages),) = place.rows("select count(*), count(distinct url) from pages")
         assert rows == pages
         assert not finished & {f"http://{hit.host}" for hit in farm.hits()[walked:]}
+
+
+def test_a_rebuilt_queue_knows_what_the_operator_wanted(place: Place, valkey: RunningServer) -> None:
+    names = [f"n{number}.localhost" for number in range(6)]
+    aliases = {"www.n0.localhost": names[0]}
+    with Farm(sites=0, pages=4, kinds=(), names=names, aliases=aliases) as farm:
+        first, blocked, paused, held_short, forgotten, resumed = (farm.site(name) for name in names)
+        seeds = [*map(farm.site, names), first.replace("//n0", "//www.n0")]
+
+        def operate(*words: str) -> str:
+            return place.run(*words, REDIS_URL=valkey.url, DATABASE_URL=tables(place)).succeeded().out
+
+        def listed() -> list[dict[str, object]]:
+            kept = ("site", "state", "paused", "known", "done")
+            return [
+                {name: one[name] for name in kept} for one in json.loads(operate("site", "list", "--json"))
+            ]
+
+        with Fleet(place, farm, valkey, SCOPE="host", SITE_SLOTS=1) as fleet:
+            fleet.agent(seeds=seeds).wait().succeeded()
+            operate("site", "block", blocked, "--reason", "its owner asked")
+            operate("site", "pause", paused)
+            operate("site", "budget", held_short, "2")
+            # Where no database is named, the order alone takes it out of the tables.
+            place.run("site", "forget", forgotten, REDIS_URL=valkey.url).succeeded()
+            linked = records.SiteFound(site="http://linked.localhost", found_at=1, source="link")
+            valkey.client.xadd(key("results"), {b"v": records.VERSION, b"r": records.encode(linked)})
+            operate("site", "block", resumed)
+            operate("site", "resume", resumed)
+        before, scope = listed(), valkey.client.smembers(key("scope"))
+        assert {one["state"] for one in before} == {"finished", "blocked", "alias", "waiting"}
+        assert [one["known"] for one in before if one["state"] == "finished"] == [4, 4, 4]
+        assert len(scope) == 7
+        valkey.client.flushall()
+        counts = json.loads(operate("queue", "rebuild", "--json", "-s", "SCOPE=host"))
+        assert counts == {"finished": 4, "unfinished": 1, "alias": 1, "blocked": 1, "paused": 1, "known": 0}
+        operate("site", "forget", linked.site)
+        # What was blocked and taken free again is finished as far as the tables know.
+        expected = [
+            one | {"state": "finished", "done": 4} if one["site"] == resumed else one for one in before
+        ]
+        assert listed() == expected
+        assert valkey.client.smembers(key("scope")) == scope - {
+            forgotten.split("//")[1].split(":")[0].encode()
+        }
+        assert "its owner asked" in operate("site", "show", blocked)
+        assert valkey.client.hgetall(key("budget")) == {held_short.encode(): b"2"}
+        with Fleet(place, farm, valkey) as fleet:
+            walked = len(farm.hits())
+            fleet.agent("--again", seeds=[blocked, paused, held_short]).wait().succeeded()
+        hits = [f"http://{hit.host}" for hit in farm.hits()[walked:]]
+        assert set(hits) == {held_short}
+        assert json.loads(operate("queue", "rebuild", "--json"))["known"] == 6
+
+
+def test_a_session_of_another_machine_is_left_to_its_time(place: Place) -> None:
+    """Containers share the server through VAR_DIR, and each counts its processes from 1."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with Farm(sites=1, pages=2, kinds=(), names=()) as farm:
+        run = place.start_crawl(farm.seeds, "--no-summary", "--when-idle", "wait")
+        wait_for_hits(farm, 2)
+        with (
+            Server(place.var).join("visitor") as server,
+            closing(redis.Redis.from_url(server.url)) as client,
+            driver(Listening(server.url, client)) as queue,
+        ):
+
+            def sessions() -> set[str]:
+                return {one["agent"] for one in queue.agents()}
+
+            # The one whose session ends first is looked at first.
+            queue.join("elsewhere", {"host": "another", "pid": gone.pid})
+            queue.join("here", {"host": socket.gethostname(), "pid": gone.pid})
+            eventually(lambda: "here" not in sessions(), "the session of a process that is gone is ended", 30)
+            assert "elsewhere" in sessions()
+            queue.part("elsewhere")
+        run.end().succeeded()

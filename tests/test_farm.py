@@ -11,6 +11,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -55,6 +56,8 @@ class Anchors(HTMLParser):
             self.base = urljoin(self.base, had["href"])
         elif tag == "meta" and had.get("name") == "robots":
             self.closed = "nofollow" in had["content"]
+        elif tag == "link" and "canonical" in had["rel"].lower().split():
+            self.hrefs += [had["href"]] if re.fullmatch("(http:|[./])[^ ]*", had["href"]) else []
         elif tag == "a" and "nofollow" not in had.get("rel", "").lower().split():
             self.hrefs.append(had["href"])
 
@@ -92,6 +95,8 @@ class Naive:
             self._add([canonicalize_url(urljoin(url, fields["location"]))], depth, first=True)
 
     def _links(self, url: str, fields: dict[str, str], body: bytes) -> list[str]:
+        if 'rel="canonical"' in fields.get("link", ""):
+            return [canonicalize_url(urljoin(url, fields["link"].rpartition("<")[2].partition(">")[0]))]
         if not fields["content-type"].startswith("text/html") or "x-robots-tag" in fields:
             return []
         anchors = Anchors(url)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from crawler.agent.seeding import TOLD_LINES
 from tests.crawling import Place, Run
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually, free_port
@@ -63,7 +64,7 @@ def test_every_way_in(place: Place, valkey: RunningServer, farm: Farm, tmp_path:
         file = tmp_path / "seeds.txt"
         file.write_text(f"# one new, one known\n{sites[7]}\n{sites[0]}\n")
         said = place.run("seed", str(file), REDIS_URL=valkey.url).succeeded().out
-        assert "1 sites added, 1 known before, 0 walked again, 0 lines left out" in said
+        assert "1 sites added, 1 known before" in said
         added = place.run("seed", sites[8], sites[8], "--json", REDIS_URL=valkey.url).succeeded().out
         assert json.loads(added)["new"] == 1
         eventually(lambda: stored(place) == set(sites), "seeds of the command")
@@ -81,10 +82,38 @@ def test_every_way_in(place: Place, valkey: RunningServer, farm: Farm, tmp_path:
 
 
 def test_an_inlet_of_another_kind_is_told(place: Place, valkey: RunningServer) -> None:
+    """Once, however often it is looked at."""
     valkey.client.set(INLET, "http://127.0.1.1/")
     agent = place.start_crawl((), "--when-idle", "wait", REDIS_URL=valkey.url)
-    agent.says(f"{INLET} is a string; wanted a list, set or sorted set of URLs")
+    words = f"{INLET} is a string; wanted a list, set or sorted set of URLs"
+    agent.says(words)
+    looks = looks_at_the_inlet(valkey)
+    eventually(lambda: looks_at_the_inlet(valkey) >= looks + 2, "it is looked at again")
     agent.end().succeeded()
+    assert agent.err.count(words) == 1
+
+
+def looks_at_the_inlet(valkey: RunningServer) -> int:
+    """How often its kind was asked for."""
+    return int(valkey.client.info("commandstats")["cmdstat_type"]["calls"])
+
+
+def test_one_value_that_cannot_be_used_costs_no_other(
+    place: Place, valkey: RunningServer, farm: Farm
+) -> None:
+    """Neither in its own batch nor in a later one, however many there are."""
+    redis = valkey.client
+    with running(place, REDIS_URL=valkey.url) as (agent, _):
+        redis.rpush(INLET, "https://example.org/", farm.seeds[0])
+        eventually(lambda: stored(place) == {farm.site(0)}, "the good one beside one without a contact")
+        assert "https://example.org is left out: USER_AGENT 'lowtide' names no contact" in agent.err
+        redis.rpush(INLET, *(f"bad {number}" for number in range(TOLD_LINES + 5)))
+        eventually(lambda: redis.exists(INLET) == 0, "many bad ones are taken out")
+        redis.rpush(INLET, "the last bad one", farm.seeds[1])
+        eventually(lambda: stored(place) == {farm.site(0), farm.site(1)}, "the good one of a later batch")
+        assert agent.err.count("'bad ") == TOLD_LINES
+        assert "'the last bad one' is no seed" in agent.err
+        assert redis.exists(INLET) == 0
 
 
 def test_another_inlet_and_prefix(place: Place, valkey: RunningServer, farm: Farm) -> None:

@@ -51,6 +51,11 @@ def inside(body: str | bytes, url: str = PAGE) -> list[str]:
         ("http://example.org:443/", "http://example.org:443", "/"),
         ("http://example.org:08080/", "http://example.org:8080", "/"),
         ("http://user:word@example.org/x", SITE, "/x"),
+        ("\x01 http://example.org/x \x1f", SITE, "/x"),
+        # As browsers read it: the host ends at the first of them, and nobody is led to another.
+        ("http:\\\\example.org\\a\\b?c\\d", SITE, "/a/b?c%5Cd="),
+        ("http://example.org\\@other.example/", SITE, "/@other.example/"),
+        ("http://example.org/\\..\\x", SITE, "/x"),
         ("http://example.org/a;b=1?c", SITE, "/a;b=1?c="),
         ("http://example.org/%7ea%2fb%zz", SITE, "/~a%2Fb%zz"),
         ("http://example.org/a/../b/./c", SITE, "/b/c"),
@@ -60,6 +65,7 @@ def inside(body: str | bytes, url: str = PAGE) -> list[str]:
         ("http://\ud55c\uad6d\u3002/x", "http://xn--3e0b707e", "/x"),
         ("http://B\u00dcCHER.example/", "http://xn--bcher-kva.example", "/"),
         ("http://stra\u00dfe.example/", "http://xn--strae-oqa.example", "/"),
+        ("http://i\u2764.example/", "http://xn--i-7iq.example", "/"),
         ("http://_dmarc.\ud55c\uad6d/", "http://_dmarc.xn--3e0b707e", "/"),
         ("http://\uff11\uff12\uff17.0.0.1/", "http://127.0.0.1", "/"),
         ("http://[::1]:80/", "http://[::1]", "/"),
@@ -83,9 +89,10 @@ def test_one_spelling(url: str, site: str, path: str) -> None:
         ("http://:80/", "no host"),
         ("http://./", "is no host name"),
         ("http://a..b/", "is no host name"),
+        ("http://a../", "is no host name"),
         ("http://a b/", "is no host name"),
         ("http://a%41/", "is no host name"),
-        ("http://a\\b/", "is no host name"),
+        ('http://a"b/', "is no host name"),
         (f"http://{'a' * 64}.org/", "is no host name"),
         (f"http://{'a.' * 127}org/", "is no host name"),
         ("http://example.org:99999/", "Port out of range"),
@@ -377,6 +384,11 @@ def test_an_undeclared_page_that_ends_inside_a_character_is_still_understood(cut
 def test_bad_bytes_cost_no_link(encoding: str) -> None:
     body = b'<title>a\xff\xff b</title>\x81\x00\xff<a href="/x">x</a>'
     assert found(body, kind=f"text/html; charset={encoding}").inside == ["/x"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_undeclared_zeros_cost_no_link(encoding: str) -> None:
+    assert inside('<!doctype html><a href="/x">x</a><a href=y>y</a>'.encode(encoding)) == ["/x", "/dir/y"]
 
 
 def test_an_undeclared_page_in_neither_is_read_as_western() -> None:

@@ -36,6 +36,11 @@ def page(turn: Turn) -> records.Page:
     return records.Page(site=SITE, path=turn.path, fetched_at=1, outcome="stored", status=200)
 
 
+async def flush(outbox: Outbox) -> None:
+    outbox.pack()
+    await outbox.flush()
+
+
 async def next_frontier(valkey: RunningServer, ended_while_published: bool) -> Frontier:
     """The frontier that the next holder has of a site: one page published, another set back by its holder."""
     client = connect(valkey)
@@ -61,12 +66,12 @@ async def next_frontier(valkey: RunningServer, ended_while_published: bool) -> F
         queue.meanwhile = end
     outbox.add(slot, page(first))
     slot.frontier.finish(first)
-    await outbox.flush()
+    await flush(outbox)
     if not ended_while_published:
         end()
     while not outbox.empty:
         assert outbox.due.is_set(), "nobody would flush again in time"
-        await outbox.flush()
+        await flush(outbox)
     entries, _, _ = await queue.checkpoint(SITE)
     await client.aclose()
     found = Frontier()

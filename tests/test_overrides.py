@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 from scrapy import Request
@@ -13,12 +10,14 @@ from scrapy.http import Response
 
 from crawler.agent.overrides import PLAIN, Dress, Overrides
 from crawler.options import OptionError, SiteOverride
-from tests.crawling import Place, Run
-from tests.raw_server import Exchange, RawServer, in_loop
+from tests.crawling import Place
+from tests.servers import RunningServer
+from tests.small_site import Reply, SmallSite, links, moved
 from tests.test_options import read
+from tests.told import outcomes
 
 PAGES = 9
-ROBOTS = b"User-agent: special\nDisallow: /no\n"
+ROBOTS = "User-agent: special\nDisallow: /no\n"
 
 
 # --- Which entry holds ------------------------------------------------------------------------------------
@@ -105,108 +104,78 @@ def test_cookies_stay_with_their_site() -> None:
 # --- In a crawl -------------------------------------------------------------------------------------------
 
 
-class Asked:
-    """A small site of pages that link to each other: what was asked, when, and how much at a time."""
-
-    def __init__(self, seconds: float) -> None:
-        self.heads: dict[str, dict[str, str]] = {}  # path -> header fields
-        self.started: list[float] = []
-        self.at_a_time = self.most = 0
-        self._seconds = seconds
-
-    async def serve(self, exchange: Exchange) -> None:
-        while True:
-            head = (await exchange.request()).decode("latin-1")
-            path = head.split()[1]
-            self.heads[path] = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line)
-            self.at_a_time += 1
-            self.most = max(self.most, self.at_a_time)
-            if path != "/robots.txt":
-                self.started.append(time.monotonic())
-                await asyncio.sleep(self._seconds)
-            self.at_a_time -= 1
-            await exchange.send(self._answer(path))
-
-    @staticmethod
-    def _answer(path: str) -> bytes:
-        links = "".join(f"<a href=/{number}>x</a>" for number in range(PAGES)) + "<a href=/no>no</a>"
-        body = ROBOTS if path == "/robots.txt" else links.encode()
-        kind = b"text/plain" if path == "/robots.txt" else b"text/html"
-        return (
-            b"HTTP/1.1 200 OK\r\nSet-Cookie: session=abc; Path=/\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
-            % (kind, len(body), body)
-        )
-
-    def least_distance(self) -> float:
-        return min(b - a for a, b in zip(self.started, self.started[1:], strict=False))
+def site(host: str, seconds: float) -> SmallSite:
+    """Pages that link to each other, take a while, and set a cookie."""
+    body = links(*(f"/{number}" for number in range(PAGES)), "/no").body
+    session = {"Set-Cookie": "session=abc; Path=/"}
+    routes = {
+        "/robots.txt": Reply(200, {"Content-Type": "text/plain", **session}, ROBOTS),
+        "*": Reply(200, {"Content-Type": "text/html", **session}, body, seconds),
+    }
+    return SmallSite(routes, host)
 
 
-async def crawl(place: Place, *servers: RawServer, **given: object) -> Run:
-    seeds = [f"http://{server.host}:{server.port}/" for server in servers]
-    return (await asyncio.to_thread(place.crawl, seeds, **given)).succeeded()
-
-
-def on_two_sites(scene: Callable[..., Awaitable[None]]) -> Callable[[Path], None]:
-    """A test over two sites whose answers take a while, and a folder."""
-
-    @in_loop
-    async def test(tmp_path: Path) -> None:
-        special, plain = Asked(0.3), Asked(0.05)
-        with Place(tmp_path) as place:
-            async with (
-                RawServer(special.serve, host="127.0.1.1") as one,
-                RawServer(plain.serve, host="127.0.1.2") as two,
-            ):
-                await scene(place, (special, one), (plain, two))
-
-    return test
-
-
-@on_two_sites
-async def test_one_site_is_asked_otherwise(
-    place: Place, special: tuple[Asked, RawServer], plain: tuple[Asked, RawServer]
-) -> None:
+def test_one_site_is_asked_otherwise(place: Place, valkey: RunningServer) -> None:
     override = {
         "headers": {"X-Ask": "please", "User-Agent": "special/1.0 (+https://example.org/bot)"},
         "cookies": {"given": "1"},
         "delay_seconds": 0.1,
         "connections": 3,
     }
-    await crawl(
-        place,
-        special[1],
-        plain[1],
-        DOWNLOAD_DELAY=0,
-        FIND_ALIASES=False,
-        SITE_OVERRIDES={"127.0.1.1": override},
-    )
-    one, two = special[0], plain[0]
-    assert set(one.heads) == {"/robots.txt", "/", *(f"/{number}" for number in range(PAGES))}
-    assert set(two.heads) == {*one.heads, "/no"}  # its rules forbid it to `special` alone
-    for path, fields in one.heads.items():
-        assert (fields["X-Ask"], fields["User-Agent"][:11]) == ("please", "special/1.0"), path
-        wanted = {"given=1"} if path == "/robots.txt" else {"given=1", "session=abc"}
-        assert set(fields["Cookie"].split("; ")) == wanted, path
-    for fields in two.heads.values():
-        assert not {"X-Ask", "Cookie"} & set(fields)
-        assert fields["User-Agent"] == "lowtide"
+    with site("127.0.1.1", 0.3) as one, site("127.0.1.2", 0.05) as two:
+        place.crawl(
+            [one.root, two.root],
+            REDIS_URL=valkey.url,
+            FIND_ALIASES=False,
+            SITE_OVERRIDES={"127.0.1.1": override},
+        ).succeeded()
+    assert set(one.paths) == {"/robots.txt", "/", *(f"/{number}" for number in range(PAGES))}
+    assert set(two.paths) == {*one.paths, "/no"}  # its rules forbid it to `special` alone
+    for asked in one.log:
+        assert (asked.fields["X-Ask"], asked.fields["User-Agent"][:11]) == ("please", "special/1.0"), asked
+        wanted = {"given=1"} if asked.path == "/robots.txt" else {"given=1", "session=abc"}
+        assert set(asked.fields["Cookie"].split("; ")) == wanted, asked
+    for asked in two.log:
+        assert not {"X-Ask", "Cookie"} & set(asked.fields)
+        assert asked.fields["User-Agent"] == "lowtide"
     assert 1 < one.most <= 3
-    assert one.least_distance() >= 0.095
+    starts = [asked.at for asked in one.log if asked.path != "/robots.txt"]
+    assert min(after - before for before, after in pairwise(starts)) >= 0.095
     assert two.most == 1
 
 
-@on_two_sites
-async def test_one_site_is_asked_through_a_proxy(
-    place: Place, proxy: tuple[Asked, RawServer], plain: tuple[Asked, RawServer]
-) -> None:
+def test_one_site_is_asked_through_a_proxy(place: Place, valkey: RunningServer) -> None:
     """The site with the proxy does not answer itself, and need not."""
-    url = f"http://{proxy[1].host}:{proxy[1].port}"
-    seeds = ["http://127.0.1.9:9/", f"http://{plain[1].host}:{plain[1].port}/"]
-    overrides = {"http://127.0.1.9:9": {"proxy": url}}
-    run = await asyncio.to_thread(place.crawl, seeds, SITE_OVERRIDES=overrides, MAX_PAGES_PER_SITE=3)
-    run.succeeded()
-    assert set(proxy[0].heads) >= {"http://127.0.1.9:9/", "http://127.0.1.9:9/robots.txt"}
-    assert all(path.startswith("/") for path in plain[0].heads)
-    assert place.rows(
-        "select count(*) from pages where url like 'http://127.0.1.9:9/%' and outcome = 'stored'"
-    ) == [(1,)]
+    with site("127.0.1.1", 0.0) as proxy, site("127.0.1.2", 0.0) as plain:
+        place.crawl(
+            ["http://127.0.1.9:9/", plain.root],
+            REDIS_URL=valkey.url,
+            SITE_OVERRIDES={"http://127.0.1.9:9": {"proxy": proxy.site}},
+            MAX_PAGES_PER_SITE=3,
+        ).succeeded()
+        assert set(proxy.paths) >= {"http://127.0.1.9:9/", "http://127.0.1.9:9/robots.txt"}
+        assert all(path.startswith("/") for path in plain.paths)
+        assert outcomes(valkey)["http://127.0.1.9:9/"] == "stored"
+
+
+def test_a_stranger_gets_nothing_that_is_the_sites(place: Place, valkey: RunningServer) -> None:
+    """Two sites send us to a third one for their robots.txt; what it is asked with is none of theirs."""
+    with SmallSite({}, "127.0.1.3") as stranger:
+        rules = {
+            "127.0.1.1": moved(f"{stranger.site}/asked-by-one.txt"),
+            "127.0.1.2": moved(f"{stranger.site}/asked-by-two.txt"),
+        }
+        with (
+            SmallSite({"/robots.txt": rules["127.0.1.1"], "*": links()}, "127.0.1.1") as one,
+            SmallSite({"http://127.0.1.2/robots.txt": rules["127.0.1.2"], "*": links()}) as proxy,
+        ):
+            overrides = {
+                "127.0.1.1": {"headers": {"Authorization": "Bearer secret"}, "cookies": {"key": "secret"}},
+                "127.0.1.2": {"proxy": proxy.site},
+            }
+            given = {"REDIS_URL": valkey.url, "SITE_OVERRIDES": overrides}
+            place.crawl([one.root, "http://127.0.1.2/"], **given).succeeded()
+        assert {asked.fields["Authorization"] for asked in one.log} == {"Bearer secret"}
+        assert proxy.paths == ["http://127.0.1.2/robots.txt", "http://127.0.1.2/"]
+        assert sorted(stranger.paths) == ["/asked-by-one.txt", "/asked-by-two.txt"]
+        assert [asked for asked in stranger.log if {"Authorization", "Cookie"} & set(asked.fields)] == []

@@ -6,18 +6,29 @@ Its items go through an ordinary Scrapy pipeline and into a feed; whatever it do
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.crawling import QUICK, Place, fetched
+from tests.drills import key
 from tests.farm import Farm
+from tests.servers import RunningServer, eventually
+from tests.small_site import Reply, SmallSite, at_first, links
+from tests.told import outcomes
 
 SPIDER = '''
 """What a user writes."""
+import asyncio
+import pathlib
 from scrapy import Request
+from scrapy.http import HtmlResponse
 from crawler.spiders.site import SiteSpider
 
 
@@ -25,7 +36,7 @@ class Titles(SiteSpider):
     name = "titles"
 
     def parse(self, response):
-        if hasattr(response, "text"):  # a PDF file has no title
+        if isinstance(response, HtmlResponse):  # a PDF file has no title
             yield {"url": response.url, "title": response.css("title::text").get()}
 
 
@@ -92,11 +103,73 @@ class AsyncFollower(SiteSpider):
         yield {"url": response.url}
 
 
+class LastLinks(SiteSpider):
+    """Gives as many links as the page's name says, which nobody else knows."""
+
+    name = "lastlinks"
+
+    def parse(self, response):
+        many = int(response.url.rpartition("/")[2] or 0)
+        for number in range(many):
+            yield response.follow(f"/{many}/{number}/")
+
+
+class Patient(SiteSpider):
+    """Its `parse` waits until a file is there."""
+
+    name = "patient"
+
+    async def parse(self, response):
+        while not pathlib.Path(self.go).exists():
+            await asyncio.sleep(0.02)
+        yield {"url": response.url}
+
+
+class Detailer(SiteSpider):
+    """Asks for some pages of its own beside the first one."""
+
+    name = "detailer"
+
+    def parse(self, response):
+        if response.meta["depth"] == 0:
+            for number in range(3):
+                yield response.follow(f"/own/{number}", callback=self.detail)
+
+    def detail(self, response):
+        yield {"detail": response.url, "status": response.status}
+
+
 class Stamp:
     """An ordinary item pipeline."""
 
     def process_item(self, item):
         return {**item, "stamp": "seen"}
+
+
+class SlowStamp:
+    """An item pipeline that waits with the items of one page until a file is there."""
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        stamp = cls()
+        stamp.go = pathlib.Path(crawler.settings["STAMP_WHEN"])
+        return stamp
+
+    async def process_item(self, item):
+        while item["url"].endswith("/slow") and not self.go.exists():
+            await asyncio.sleep(0.02)
+        return item
+
+
+class Drops:
+    """A spider middleware that wants nothing of what `parse` gives, and does not even look at it."""
+
+    def process_spider_output(self, response, result):
+        return []
+
+    async def process_spider_output_async(self, response, result):
+        return
+        yield
 '''
 
 
@@ -210,3 +283,120 @@ def test_a_clumsy_parse_holds_up_nothing(place: Place, own: dict[str, Any], spid
         run = place.start_crawl(farm.seeds, spider=spider, **own).wait()
         assert run.code == 0
         assert place.stored() == farm.expected()
+
+
+# --- A page's turn ends when all that its `parse` gave is processed ------------------------------------------
+
+
+def test_links_of_a_sites_last_page_are_walked(
+    place: Place, valkey: RunningServer, own: dict[str, Any]
+) -> None:
+    """The page names no links, and is the only one; what `parse` gives comes when nothing else is left."""
+    many = (1, 2, 3, 5)
+    with ExitStack() as stack:
+        sites = {
+            number: stack.enter_context(SmallSite({"*": links()}, f"127.0.1.{number}")) for number in many
+        }
+        seeds = [f"{site.site}/{number}" for number, site in sites.items()]
+        place.start_crawl(seeds, spider="lastlinks", REDIS_URL=valkey.url, **own).wait().succeeded()
+        asked = {number: set(site.pages) for number, site in sites.items()}
+        assert asked == {
+            number: {f"/{number}", *(f"/{number}/{last}/" for last in range(number))} for number in many
+        }
+
+
+def test_an_item_in_a_pipeline_outlives_its_agent(
+    place: Place, valkey: RunningServer, own: dict[str, Any], tmp_path: Path
+) -> None:
+    """A page is told as done only when its items are: else nobody would give them again."""
+    go = tmp_path / "go"
+    given = {
+        **own,
+        "ITEM_PIPELINES": {"own_spiders.SlowStamp": 300},
+        "STAMP_WHEN": str(go),
+        "REDIS_URL": valkey.url,
+        "LEASE_SECONDS": 1,
+    }
+    feed = ("-o", f"{tmp_path}/items.jsonl")
+    with SmallSite({"*": links("/slow", "/quick")}) as site:
+        run = place.start_crawl([site.root], *feed, spider="async", **given)
+        eventually(lambda: f"{site.site}/quick" in outcomes(valkey), "the page behind it is published")
+        run.end(signal.SIGKILL)
+        assert f"{site.site}/slow" not in outcomes(valkey)
+        go.touch()
+        place.start_crawl([], *feed, spider="async", **given).wait().succeeded()
+        assert set(outcomes(valkey)) == {f"{site.site}{path}" for path in ("/", "/slow", "/quick")}
+        assert f"{site.site}/slow" in {item["url"] for item in items(tmp_path / "items.jsonl")}
+        assert site.pages == {"/": 1, "/slow": 2, "/quick": 1}
+
+
+@pytest.mark.parametrize("spider", ["titles", "async"])
+def test_a_middleware_that_drops_all_holds_up_nothing(
+    place: Place, valkey: RunningServer, own: dict[str, Any], spider: str
+) -> None:
+    with SmallSite({"*": links("/1", "/2")}) as site:
+        drops = {"own_spiders.Drops": 10}
+        given = {"REDIS_URL": valkey.url, "SPIDER_MIDDLEWARES": drops, **own}
+        place.start_crawl([site.root], spider=spider, **given).wait(20).succeeded()
+        assert len(outcomes(valkey)) == 3
+
+
+def test_an_agent_that_ends_waits_for_a_parse(
+    place: Place, valkey: RunningServer, own: dict[str, Any], tmp_path: Path
+) -> None:
+    """And does nothing else meanwhile."""
+    go = tmp_path / "go"
+    with SmallSite({"*": links("/1")}) as site:
+        arguments = ("-a", f"go={go}", "-O", f"{tmp_path}/items.jsonl")
+        run = place.start_crawl([site.root], *arguments, spider="patient", REDIS_URL=valkey.url, **own)
+        eventually(lambda: len(site.pages) == 2, "both pages are asked for")
+        run.process.send_signal(signal.SIGTERM)
+        run.says("Closing spider (shutdown)")
+        before = cpu_seconds(run.pid)
+        time.sleep(1)  # the span that is measured
+        assert cpu_seconds(run.pid) - before < 0.3
+        assert outcomes(valkey) == {}
+        go.touch()
+        run.wait(5).succeeded()
+        assert len(outcomes(valkey)) == len(items(tmp_path / "items.jsonl")) == 2
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- Own requests and rests --------------------------------------------------------------------------------
+
+
+def test_a_rest_that_an_own_request_is_asked_for_is_kept(
+    place: Place, valkey: RunningServer, own: dict[str, Any]
+) -> None:
+    """Before Scrapy's middleware asks for it again, which it then does in its turn."""
+    with ExitStack() as stack:
+        sites = {
+            status: stack.enter_context(SmallSite({"*": links("/1")}, f"127.0.1.{host}"))
+            for host, status in enumerate((429, 503), 1)
+        }
+        for status, site in sites.items():
+            site.routes["/own/0"] = at_first(Reply(status, {"Retry-After": "2"}), links())
+        seeds = [site.root for site in sites.values()]
+        run = place.start_crawl(seeds, spider="detailer", REDIS_URL=valkey.url, **own).wait().succeeded()
+        for status, site in sites.items():
+            first, again = site.times("/own/0")
+            assert again - first >= 2
+            assert [one.path for one in site.log if first < one.at < first + 2] == []
+            assert {"/1", "/own/1", "/own/2"} < set(site.pages)
+            assert f"{site.site} rests for 2 s: it answered {status}" in run.err
+
+
+def test_own_requests_that_are_not_sent_are_told(
+    place: Place, valkey: RunningServer, own: dict[str, Any]
+) -> None:
+    with SmallSite({"/own/0": Reply(503, {"Retry-After": "7200"}), "*": links()}) as site:
+        run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **own).wait()
+        run.succeeded()
+        assert f"{site.site}: 3 requests of the spider's own were not sent: the site went back" in run.err
+        assert site.pages == {"/": 1, "/own/0": 1}
+        assert valkey.client.zscore(key("wake:site"), site.site)

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import sha1
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -23,6 +24,7 @@ from crawler.sites.queue import (
     Leased,
     Newcomer,
     PlanLostError,
+    Restored,
     SessionGoneError,
     StaleLeaseError,
 )
@@ -112,6 +114,71 @@ def test_paths_given_for_a_site_are_kept_until_it_is_finished(queue: Driver, age
     assert queue.checkpoint(B) == ([], [], None)
 
 
+ROOT, PATH = ("/",), ("/x",)
+
+
+@pytest.mark.parametrize("given", [(ROOT, PATH), (PATH, ROOT), ((), PATH), (PATH, ROOT, ROOT, ())])
+def test_a_root_and_a_path_given_in_any_order_are_both_walked(
+    queue: Driver, agents: tuple[str, str], given: tuple[tuple[str, ...], ...]
+) -> None:
+    for paths in given:
+        queue.discover([Newcomer(A, b"", paths)], 0)
+    assert sorted(queue.checkpoint(A)[1]) == ["/", "/x"]
+    assert queue.take_one("one").more
+
+
+def test_a_site_that_is_given_its_root_alone_keeps_no_paths(queue: Driver, agents: tuple[str, str]) -> None:
+    for paths in (ROOT, (), ROOT):
+        queue.discover([Newcomer(A, b"", paths)], 0)
+    assert queue.checkpoint(A)[1] == []
+    queue.discover([Newcomer(B, b"", PATH)], 0)
+    assert queue.checkpoint(B)[1] == ["/x"], "who gives a path does not ask for the root"
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_path_given_while_a_site_is_walked_from_its_root(
+    queue: Driver, agents: tuple[str, str], published: bool
+) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    if published:
+        queue.send("one", delivery(leased, 1))
+    queue.discover([Newcomer(A, b"", PATH)], 0)
+    queue.part("one")
+    entries, paths, _ = queue.checkpoint(A)
+    assert paths == (["/x"] if entries else ["/", "/x"]), "the root is in the checkpoint, or in the list"
+
+
+def test_paths_of_a_site_that_rests_without_a_checkpoint(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.leave("one", queue.take_one("one"), "later", due_ms=queue.server_ms() + HALF)
+    queue.discover([Newcomer(A, b"", PATH)], 0)
+    assert queue.checkpoint(A)[1] == ["/", "/x"]
+
+
+def test_nothing_is_kept_for_sites_that_are_not_walked(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B, C)
+    finished, alias, blocked = queue.take("one", 3)
+    queue.leave("one", finished, "finished")
+    queue.leave("one", alias, "alias", detail=A)
+    queue.order(C, "block")
+    queue.leave("one", blocked, "returned")
+    for paths in (PATH, ROOT, ("/", "/y")):
+        assert queue.discover([Newcomer(site, b"", paths) for site in (A, B, C)], 0) == [0, 0, 0]
+        assert queue.discover([Newcomer(site, b"", paths) for site in (B, C)], 0, again=True) == [0, 0]
+    assert whole(queue.raw).paths == {}
+
+
+@pytest.mark.parametrize("given", [(PATH, ROOT), (ROOT, PATH)])
+def test_again_counts_all_that_is_given(
+    queue: Driver, agents: tuple[str, str], given: tuple[tuple[str, ...], ...]
+) -> None:
+    finished_once(queue, A)
+    for paths in given:
+        queue.discover([Newcomer(A, b"", paths)], 0, again=True)
+    assert sorted(queue.checkpoint(A)[1]) == ["/", "/x"]
+
+
 def test_again_walks_finished_sites_anew_and_nothing_else(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A, B)
     leased = queue.take_one("one")
@@ -183,11 +250,55 @@ def test_lease_takes_returned_sites_then_the_hour_then_fresh_ones(
     assert [one.site for one in queue.take("one", 3, hour=7)] == [A, B]
 
 
+def test_hungry_agents_are_heard_of_by_the_others(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.join("three", {})
+    queue.add(A, B)
+    assert queue.lease("one", "site", 5, 0, hungry=True).missing == 0, "it does not hear of itself"
+    assert queue.lease("two", "site", 2, 0, hungry=True).missing == 3
+    assert queue.lease("three", "site", 0, 0).missing == 5
+    assert queue.lease("one", "site", 1, 0, hungry=True).missing == 2
+    assert queue.lease("three", "site", 0, 0).missing == 3
+    assert queue.lease("three", "recheck", 0, 0).missing == 0, "they miss sites to load"
+    queue.lease("two", "recheck", 1, 0)
+    assert queue.lease("three", "site", 0, 0).missing == 3, "another work of theirs says nothing of it"
+    queue.add(C)
+    assert queue.lease("two", "site", 1, 0, hungry=True).sites
+    assert queue.lease("three", "site", 0, 0).missing == 1, "it got enough"
+    queue.lease("one", "site", 1, 0)
+    assert queue.lease("three", "site", 0, 0).missing == 0, "it asks without hunger"
+
+
+@pytest.mark.parametrize("how", ["parts", "dies", "stops asking"])
+def test_a_hungry_agent_that_asks_no_more_is_forgotten(
+    queue: Driver, agents: tuple[str, str], how: str
+) -> None:
+    queue.lease("one", "site", 5, 0, hungry=True)
+    if how == "parts":
+        queue.part("one")
+    elif how == "dies":
+        queue.raw.zadd(BASE + "agents", {"one": queue.server_ms() - 1})
+    else:
+        queue.pass_time(1000)
+        assert queue.lease("two", "site", 0, 0).missing == 5
+        queue.pass_time(1001)
+    assert queue.lease("two", "site", 0, 0).missing == 0
+    assert queue.raw.hlen(BASE + "hungry") == (how == "stops asking")
+
+
+def test_an_agent_that_may_find_more_at_once_is_not_hungry(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.restore([Restored(A, "waiting"), *(Restored(site, "finished") for site in numbered(LOOK + 9))])
+    queue.fill("planner", queue.plan("planner", 10), 7, [A, *numbered(LOOK + 9)])
+    assert len(queue.lease("one", "site", 2, 7, hungry=True).sites) == 1
+    assert queue.lease("two", "site", 0, 7).missing == 0
+    queue.lease("one", "site", 2, 7, hungry=True)
+    assert queue.lease("two", "site", 0, 7).missing == 2
+
+
 def test_names_that_are_not_to_be_had_are_passed_over_in_bounded_calls(
     queue: Driver, agents: tuple[str, str]
 ) -> None:
     dead = numbered(LOOK * 3)
-    queue.restore([(site, "f", "-") for site in dead])
+    queue.restore([Restored(site, "finished") for site in dead])
     queue.add(A)
     number = queue.plan("planner", 10)
     queue.fill("planner", number, 7, dead)
@@ -204,6 +315,11 @@ def test_a_session_is_needed(queue: Driver) -> None:
         with pytest.raises(SessionGoneError, match="nobody"):
             act()
     assert queue.state(A) == "waiting"
+
+
+def test_a_renewal_tells_the_server_s_clock(queue: Driver, agents: tuple[str, str]) -> None:
+    before = queue.server_ms()
+    assert before <= queue.renew("one", 0).server_ms <= queue.server_ms()
 
 
 def test_agents_tell_of_themselves(queue: Driver, agents: tuple[str, str]) -> None:
@@ -399,6 +515,50 @@ def test_leave_unfinished(queue: Driver, agents: tuple[str, str], how: str, publ
     assert queue.details(A)["why"] == ""
 
 
+def test_leave_tells_how_much_is_known_and_done(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    a, b = queue.take("one", 2)
+    assert queue.raw.hget(bucket(A), A).decode() == f"w - {a.token} one site", "no byte before the first"
+    queue.leave("one", a, "returned", known=12, done=5)
+    queue.leave("one", b, "alias", detail=A, known=3, done=1)
+    assert figures(queue, A) == (12, 5)
+    assert figures(queue, B) == (0, 0), "its pages are the other's"
+    again = queue.take_one("two")
+    record = queue.record(A)
+    assert (record.known, record.done, record.token, record.agent) == (12, 5, again.token, "two")
+    queue.leave("two", again, "returned")
+    assert figures(queue, A) == (12, 5), "whoever knows nothing of it says nothing"
+    queue.plan_work(A, "recheck", queue.server_ms())
+    queue.leave("two", queue.take_one("two", "recheck"), "returned", known=1, done=1)
+    assert figures(queue, A) == (12, 5), "another work has no frontier"
+    queue.leave("two", queue.take_one("two"), "finished", known=20, done=20)
+    assert figures(queue, A) == (20, 20)
+    queue.discover([Newcomer(A, b"")], 0, again=True)
+    assert figures(queue, A) == (20, 0), "walked anew, nothing is done"
+
+
+def test_what_is_blocked_and_resumed_has_nothing_done(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1))
+    queue.leave("one", leased, "returned", known=12, done=5)
+    queue.order(A, "pause")
+    queue.order(A, "resume")
+    assert figures(queue, A) == (12, 5)
+    queue.order(A, "block")
+    queue.order(A, "resume")
+    assert figures(queue, A) == (12, 0)
+
+
+def figures(queue: Driver, site: str) -> tuple[int, int]:
+    record = queue.record(site)
+    return record.known, record.done
+
+
+def bucket(site: str) -> str:
+    return BASE + "sites:" + sha1(site.encode()).hexdigest()[:4]
+
+
 def test_a_returned_site_may_keep_its_distance(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A)
     leased = queue.take_one("one")
@@ -474,7 +634,7 @@ def test_an_address_that_empties_between_locate_and_leave_strands_nobody(
 
 
 def test_a_site_may_move_to_another_address(queue: Driver, agents: tuple[str, str]) -> None:
-    queue.restore([(site, "w", ADDRESS) for site in numbered(3)])
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in numbered(3)])
     taken = queue.take("one", 3)
     assert len(taken) == 2
     assert queue.locate("one", taken[0], OTHER)
@@ -488,7 +648,7 @@ def test_a_turn_is_not_lost_on_a_site_that_has_no_use_for_it(
     queue: Driver, agents: tuple[str, str], how: str
 ) -> None:
     sites = numbered(5)
-    queue.restore([(site, "w", ADDRESS) for site in sites])
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in sites])
     taken = queue.take("one", 9)
     first, second, third = queue.names(f"park:{ADDRESS}")
     if how == "forget":
@@ -512,7 +672,14 @@ def test_a_place_on_a_host_and_one_on_an_address_wait_for_each_other(
 ) -> None:
     http, https = "http://h.example", "https://h.example"
     single = queue.but(sites_per_address=1)
-    single.restore([(A, "w", ADDRESS), (http, "w", ADDRESS), (B, "w", ADDRESS), (https, "w", OTHER)])
+    single.restore(
+        [
+            Restored(A, "waiting", ADDRESS),
+            Restored(http, "waiting", ADDRESS),
+            Restored(B, "waiting", ADDRESS),
+            Restored(https, "waiting", OTHER),
+        ]
+    )
     a, other = single.take("one", 9)
     assert (a.site, other.site) == (A, https)
     single.leave("one", a, "finished")
@@ -524,11 +691,11 @@ def test_a_place_on_a_host_and_one_on_an_address_wait_for_each_other(
 
 def test_many_waiting_sites_make_a_shared_front_end(queue: Driver, agents: tuple[str, str]) -> None:
     sites = numbered(7)
-    queue.restore([(site, "w", ADDRESS) for site in sites[:6]])
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in sites[:6]])
     first = queue.take("one", 9)
     assert [one.site for one in first] == sites[:2]
     assert queue.names(f"park:{ADDRESS}") == sites[2:6]
-    queue.restore([(sites[6], "w", ADDRESS)])
+    queue.restore([Restored(sites[6], "waiting", ADDRESS)])
     assert [one.site for one in queue.take("two", 9)] == sites[2:4], (
         "the fifth to wait opens the places to all"
     )
@@ -540,7 +707,7 @@ def test_many_waiting_sites_make_a_shared_front_end(queue: Driver, agents: tuple
 
 
 def test_a_larger_limit_reaches_those_who_wait(queue: Driver, agents: tuple[str, str]) -> None:
-    queue.restore([(site, "w", ADDRESS) for site in numbered(6)])
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in numbered(6)])
     first = queue.take("one", 9)
     assert len(first) == 2
     queue.leave("one", first[0], "finished")
@@ -548,7 +715,7 @@ def test_a_larger_limit_reaches_those_who_wait(queue: Driver, agents: tuple[str,
 
 
 def test_few_sites_that_wait_often_are_no_shared_front_end(queue: Driver, agents: tuple[str, str]) -> None:
-    queue.restore([(site, "w", ADDRESS) for site in numbered(4)])
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in numbered(4)])
     taken = queue.take("one", 9)
     for _ in range(10):
         queue.leave("one", taken.pop(0), "returned")
@@ -609,26 +776,26 @@ def test_a_site_that_falls_due_while_another_work_has_it_comes_back(
 ) -> None:
     queue.add(A)
     queue.leave("one", queue.take_one("one"), "later", due_ms=queue.server_ms() + HALF)
-    queue.plan_work(A, "recheck", 1)
-    recheck = queue.take_one("one", "recheck")
+    queue.plan_work(A, "recheck", queue.server_ms())
     queue.pass_time(HALF + 1)
+    recheck = queue.take_one("one", "recheck")
     assert queue.take("two") == []
     queue.leave("one", recheck, "returned")
     queue.pass_time(LEASE_MS // 3 + 1)
     assert queue.take_one("two").site == A
 
 
-def test_another_work_does_not_shorten_a_rest(queue: Driver, agents: tuple[str, str]) -> None:
+@pytest.mark.parametrize("work", OTHER_WORKS)
+def test_no_work_shortens_a_rest(queue: Driver, agents: tuple[str, str], work: str) -> None:
     queue.add(A)
     queue.leave("one", queue.take_one("one"), "returned", due_ms=queue.server_ms() + HALF)
-    queue.plan_work(A, "recheck", 1)
-    recheck = queue.take_one("two", "recheck")
+    queue.plan_work(A, work, queue.server_ms())
     queue.order(A, "resume")  # a mention in a list
-    assert queue.take("one") == []
-    queue.leave("two", recheck, "returned")
+    assert queue.take("one") == queue.take("two", 9, work) == []
     queue.pass_time(LEASE_MS // 3 + 1)
-    assert queue.take("one") == []
+    assert queue.take("one") == queue.take("two", 9, work) == []
     queue.pass_time(HALF - LEASE_MS // 3)
+    queue.leave("two", queue.take_one("two", work), "finished")
     assert queue.take_one("one").site == A
 
 
@@ -639,7 +806,7 @@ def test_a_work_that_cannot_be_done_now_is_kept(
 ) -> None:
     site, other = "http://h.example", "https://h.example" if why == "host" else A
     single = queue.but(sites_per_address=1)
-    single.restore([(site, "f", ADDRESS), (other, "w", ADDRESS)])
+    single.restore([Restored(site, "finished", ADDRESS), Restored(other, "waiting", ADDRESS)])
     single.plan_work(site, work, 1)
     holder = single.take_one("one")
     if why == "paused":
@@ -656,7 +823,7 @@ def test_a_work_that_cannot_be_done_now_is_kept(
 def test_a_site_parked_and_then_held_for_another_work_comes_back(
     queue: Driver, agents: tuple[str, str]
 ) -> None:
-    queue.restore([(site, "w", ADDRESS) for site in numbered(3)])
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in numbered(3)])
     taken = queue.take("one", 9)
     parked = numbered(3)[2]
     assert queue.names(f"park:{ADDRESS}") == [parked]
@@ -693,6 +860,121 @@ def test_sites_of_a_dead_agent_come_back_by_themselves(queue: Driver, agents: tu
         queue.renew("one", 0)
 
 
+@pytest.mark.parametrize("end", ["killed", "parted"])
+@pytest.mark.parametrize(("delay", "until"), [(HALF, 0), (100, HALF), (HALF, 100)])
+def test_a_dead_agent_s_site_is_not_asked_before_its_time(
+    queue: Driver, agents: tuple[str, str], delay: int, until: int, end: str
+) -> None:
+    queue.add(A, B)
+    a, b = queue.take("one", 2)
+    until_ms = queue.server_ms() + until if until else 0
+    assert queue.send("one", delivery(a, 1, delay_ms=delay, until_ms=until_ms), delivery(b, 1)) == [
+        "OK",
+        "OK",
+    ]
+    began = queue.server_ms()
+    end_of(queue, "one", end)
+    assert [one.site for one in queue.take("two", 9)] == [B]
+    ((site, due, _),) = queue.due("site", 9)
+    assert site == A
+    assert began + HALF <= due + 10 <= queue.server_ms() + HALF + 10
+    depth = queue.depth()
+    assert (depth.suspended, depth.later, depth.open) == (1, 0, 2), "somebody could have it soon"
+    queue.fill("planner", queue.plan("planner", 10), 0, [A])
+    assert queue.take("two", 9) == [], "whatever else names it"
+    queue.pass_time(HALF + 1)
+    assert queue.take_one("two").site == A
+
+
+def test_a_rest_that_is_over_holds_nobody_up(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.send("one", delivery(queue.take_one("one"), 1, until_ms=queue.server_ms() - 1))
+    queue.part("one")
+    assert queue.take_one("two").site == A
+
+
+def test_the_last_delivery_tells_the_pause(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1, delay_ms=HALF, until_ms=queue.server_ms() + HALF))
+    assert queue.send("one", delivery(leased, 2)) == ["OK"]
+    assert queue.send("one", delivery(leased, 2, delay_ms=HALF)) == ["AGAIN"]
+    assert queue.send("one", delivery(leased, 9, delay_ms=HALF)) == ["GAP"]
+    assert queue.held("one") == {A: leased.token}
+    queue.part("one")
+    assert queue.take_one("two").site == A
+
+
+def test_a_dead_agent_s_paused_site_keeps_its_distance_when_resumed(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    queue.send("one", delivery(queue.take_one("one"), 1, delay_ms=HALF))
+    queue.order(A, "pause")
+    queue.part("one")
+    queue.order(A, "resume")
+    assert queue.take("two") == []
+    queue.pass_time(HALF + 1)
+    assert queue.take_one("two").site == A
+
+
+@pytest.mark.parametrize("work", OTHER_WORKS)
+def test_a_dead_agent_s_site_is_not_asked_before_its_time_for_any_work(
+    queue: Driver, agents: tuple[str, str], work: str
+) -> None:
+    queue.add(A)
+    queue.plan_work(A, work, queue.server_ms())
+    held = queue.take_one("one", work)
+    queue.send("one", delivery(held, 1, delta=b"", delay_ms=HALF))
+    end_of(queue, "one", "killed")
+    assert queue.take("two", 9, work) == queue.take("two", 9) == []
+    queue.pass_time(HALF + 1)
+    assert queue.take_one("two").site == A
+
+
+def end_of(queue: Driver, agent: str, how: str) -> None:
+    """The agent ends, and nobody else has noticed yet."""
+    if how == "parted":
+        queue.part(agent)
+    else:
+        queue.raw.zadd(BASE + "agents", {agent: queue.server_ms() - 1})
+
+
+@pytest.mark.parametrize("act", ["renew", "lease"])
+def test_a_session_that_is_half_swept_is_gone(queue: Driver, agents: tuple[str, str], act: str) -> None:
+    sites = numbered(150)
+    queue.add(*sites)
+    taken = queue.take("one", 150)
+    queue.send("one", delivery(taken[0], 1))
+    drop(queue, "one")
+    hand = queue.lease("two", "recheck", 1, 0)
+    assert len(queue.held("one")) == 50
+    assert hand.agents == queue.depth().agents == 1
+    with pytest.raises(SessionGoneError, match="one"):
+        queue.renew("one", 0) if act == "renew" else queue.take("one")
+    queue.pass_time(100 * LEASE_MS)
+    assert queue.renew("two", 0).stop == [], "after such a silence sessions are saved"
+    with pytest.raises(SessionGoneError, match="one"):
+        queue.renew("one", 0)
+    assert [one["expires_ms"] for one in queue.agents() if one["agent"] == "one"] == [0] * (act == "renew")
+    assert len(queue.take("two", 150)) == 150
+    assert queue.held("one") == {}
+
+
+def test_an_agent_joins_again_while_it_is_swept(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(*numbered(150))
+    queue.take("one", 150)
+    drop(queue, "one")
+    queue.lease("two", "recheck", 1, 0)
+    queue.join("one", {})
+    held = queue.held("one")
+    assert len(held) == 50
+    assert len(queue.take("two", 150)) == 100
+    for site, token in held.items():
+        queue.leave("one", Leased(site, token, False, None), "returned")
+    assert len(queue.take("two", 150)) == 50
+
+
 def test_a_dead_agent_with_many_sites_is_emptied_call_by_call(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(*numbered(250))
     assert len(queue.take("one", 250)) == 250
@@ -709,7 +991,7 @@ def test_a_late_renewal_that_nobody_forestalled_loses_nothing(queue: Driver, age
     queue.add(A)
     leased = queue.take_one("one")
     queue.pass_time(2 * LEASE_MS)
-    assert queue.renew("one", 0) == []
+    assert queue.renew("one", 0).stop == []
     assert queue.send("one", delivery(leased, 1)) == ["OK"]
 
 
@@ -725,7 +1007,7 @@ def test_after_a_silence_of_the_server_nobody_is_swept_by_the_first_to_return(
     elif act == "join":
         queue.join("three", {})
     assert [one.site for one in queue.take("two", 9)] == [B]
-    assert queue.renew("one", 0) == []
+    assert queue.renew("one", 0).stop == []
     assert queue.send("one", delivery(leased, 1)) == ["OK"]
     drop(queue, "one")
     assert queue.take_one("two").site == A, "once, not for ever"
@@ -766,11 +1048,11 @@ def test_an_order_for_a_held_site_reaches_its_holder(
     queue.add(A)
     leased = queue.take_one("one")
     assert queue.order(A, order) == "leased"
-    assert queue.renew("two", 0) == []
-    assert queue.renew("one", 0) == [A]
+    assert queue.renew("two", 0).stop == []
+    assert queue.renew("one", 0).stop == [A]
     assert queue.send("one", delivery(leased, 1)) == ["OK"], "what it has is still taken"
     queue.leave("one", leased, "returned")
-    assert queue.renew("one", 0) == []
+    assert queue.renew("one", 0).stop == []
     assert queue.take("two", 9) == []
     depth = queue.depth()
     assert (depth.paused, depth.blocked) == ((1, 0) if order == "pause" else (0, 1))
@@ -780,12 +1062,33 @@ def test_an_order_for_a_held_site_reaches_its_holder(
     assert again.suspended == (order == "pause")
 
 
+def test_orders_are_told_to_the_tables(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    for order in ("pause", "resume", "block"):
+        queue.order(A, order, record=order.encode())
+        queue.order(B, order, record=b"of an unknown site")
+    assert queue.order(A, "pause", record=b"nothing left to pause") == "blocked"
+    assert queue.state(A) == "blocked"
+    queue.order(A, "resume", record=b"resume")
+    assert queue.set_budget(A, 7, record=b"budget")
+    assert queue.set_budget(A, None, record=b"no budget")
+    assert not queue.set_budget(B, 7, record=b"of an unknown site")
+    assert queue.details(B)["budget"] is None
+    leased = queue.take_one("one")
+    assert queue.forget(A, record=b"held") == -1
+    queue.leave("one", leased, "finished")
+    assert queue.forget(A, record=b"forget") == 1
+    assert queue.forget(A, record=b"of an unknown site") == 0
+    told = [fields[b"r"] for _, fields in queue.raw.xrange(BASE + "results")]
+    assert told == [b"pause", b"resume", b"block", b"resume", b"budget", b"no budget", b"forget"]
+
+
 def test_an_order_that_is_taken_back_reaches_nobody(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A)
     leased = queue.take_one("one")
     queue.order(A, "block")
     queue.order(A, "resume")
-    assert queue.renew("one", 0) == []
+    assert queue.renew("one", 0).stop == []
     queue.leave("one", leased, "returned")
     assert queue.take_one("two").site == A
 
@@ -884,12 +1187,38 @@ def test_paths_may_be_given_to_a_held_site(queue: Driver, agents: tuple[str, str
 
 def test_restore_brings_back_what_is_not_known(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A)
-    many = [(site, "f", ADDRESS) for site in numbered(DISCOVER_BATCH + 1)]
-    assert queue.restore([(A, "f", OTHER), (B, "w", OTHER), *many]) == DISCOVER_BATCH + 2
+    many = [Restored(site, "finished", ADDRESS) for site in numbered(DISCOVER_BATCH + 1)]
+    assert (
+        queue.restore([Restored(A, "finished", OTHER), Restored(B, "waiting", OTHER), *many])
+        == DISCOVER_BATCH + 2
+    )
     assert queue.state(A) == "waiting"
     assert queue.record(B).address == OTHER
     assert [one.site for one in queue.take("one", 9)] == [A, B]
     assert queue.depth().finished == DISCOVER_BATCH + 1
+
+
+def test_restore_brings_back_what_the_operator_wanted(queue: Driver, agents: tuple[str, str]) -> None:
+    paused, blocked, alias, done = numbered(4)
+    rows = [
+        Restored(A, "waiting", known=9, done=4),
+        Restored(paused, "waiting", paused=True, why="asked to"),
+        Restored(blocked, "blocked", budget=0, why="its owner asked"),
+        Restored(alias, "alias", why=A),
+        Restored(done, "finished", paused=True, known=3, done=3, budget=7),
+    ]
+    assert queue.known([A, B, alias]) == set()
+    assert queue.restore(rows) == 5
+    assert queue.known([A, B, alias]) == {A, alias}
+    assert [queue.state(one.site) for one in rows] == ["waiting", "WAITING", "blocked", "alias", "FINISHED"]
+    assert [queue.details(one.site)["why"] for one in rows] == ["", "asked to", "its owner asked", A, ""]
+    assert [queue.details(one.site)["budget"] for one in rows] == [None, None, 0, None, 7]
+    assert [figures(queue, one.site) for one in rows] == [(9, 4), (0, 0), (0, 0), (0, 0), (3, 3)]
+    assert queue.names("fresh") == [A]
+    assert [one.site for one in queue.take("one", 9)] == [A]
+    queue.order(paused, "resume")
+    queue.order(blocked, "resume")
+    assert {one.site for one in queue.take("one", 9)} == {paused, blocked}
 
 
 # --- the plan ---
@@ -960,7 +1289,7 @@ def test_scripts_survive_a_flush_and_a_restart(queue: Driver, agents: tuple[str,
     queue.server.start()
     with suppress(RedisConnectionError):
         queue.depth()  # a connection of before may say so once more
-    assert queue.renew("one", 0) == []
+    assert queue.renew("one", 0).stop == []
     assert set(queue.held("one")) == {A}
 
 
@@ -1049,7 +1378,9 @@ def test_reset_leaves_nothing_and_touches_nothing_else(queue: Driver, agents: tu
 def everything(queue: Driver) -> None:
     """Sites in every state, in every list."""
     sites = numbered(20)
-    queue.restore([(site, "w", ADDRESS if number > 15 else "-") for number, site in enumerate(sites)])
+    queue.restore(
+        [Restored(site, "waiting", ADDRESS if number > 15 else None) for number, site in enumerate(sites)]
+    )
     queue.discover([Newcomer(A, b"record", ("/x",)), Newcomer(B, b"")], 0)
     queue.claim_prefix("site")
     queue.set_budget(A, 3)

@@ -24,9 +24,11 @@ from redis.asyncio import Redis
 from crawler.records import WORKS
 from crawler.sites.queue import (
     Delivery,
+    Hand,
     Leased,
     Newcomer,
     PlanLostError,
+    Restored,
     SessionGoneError,
     SiteQueue,
     StaleLeaseError,
@@ -79,12 +81,19 @@ class Site:
     work: str = ""
     seq: int = 0
     checkpoint: bool = False
-    paths: int = 0
+    paths: list[str] = field(default_factory=list)  # as they were given
     budget: int | None = None
+    figures: str = ""  # done/known
+    delay: float = 0.0  # as its holder last said, in units
+    until: float = 0.0
     due: float = 0.0  # of a state `later`, in units
-    rests: float = 0.0  # not loaded before
+    rests: float = 0.0  # not asked before
     stop: bool = False
     planned: bool = False  # in no list: waits for the plan
+
+    def undo(self) -> None:
+        if self.figures:
+            self.figures = "0/" + self.figures.partition("/")[2]
 
     def unfinished(self) -> str:
         return "s" if self.checkpoint else "w"
@@ -127,6 +136,7 @@ class Walk:
         self.last_token = 0
         self.roots: dict[str, str] = {}
         self.records = 0
+        self.hungry: dict[str, int] = {}  # agent -> sites it asked for in vain
         self.most_sites = SITES - 20
         self.planner = ("", 0)
         self.done: Counter[str] = Counter()
@@ -213,8 +223,10 @@ class Walk:
         before = Counter(self.class_of(site) for site in self.sites.values())
         self._forgive()
         expired = sorted(name for name, due in self.expiry.items() if due <= self.now)
+        hungry = self.random.random() < 0.6
+        asked_ms = self.server_ms()
         try:
-            hand = await self.queue.lease(actor.name, work, wanted, HOUR)
+            hand = await self.queue.lease(actor.name, work, wanted, HOUR, hungry=hungry)
         except SessionGoneError:
             await self._sweep(expired)
             self._gone(actor)
@@ -227,9 +239,37 @@ class Walk:
             assert seen[1] == before["leased"]
             woken = sum(site.state == "l" and site.due <= self.now for site in self.sites.values())
             assert 0 <= seen[0] - before["waiting"] - before["suspended"] <= woken
+        if work == "site":
+            self._check_hunger(actor, hand, wanted if hungry else 0, asked_ms)
+        else:
+            assert hand.missing == 0
         for leased in hand.sites:
             self._take(actor, leased, work)
         return hand.sites
+
+    def _check_hunger(self, actor: Actor, hand: Hand, wanted: int, asked_ms: int) -> None:
+        """An agent's note is what it asked for in vain; it is told of the others' notes of the last two seconds."""
+        notes = {
+            name.decode(): tuple(map(int, value.split()))
+            for name, value in self.raw.hgetall(BASE + "hungry").items()
+        }
+        others = [note for name, note in notes.items() if name != actor.name]
+        least, most = (
+            sum(many for at, many in others if time - at <= 2000) for time in (self.server_ms(), asked_ms)
+        )
+        assert least <= hand.missing <= most
+        missing = max(0, wanted - len(hand.sites))
+        if missing and hand.sites and actor.name not in notes:
+            missing = 0  # it looked at as many names as a call may: there may be more
+        self.hungry.pop(actor.name, None)
+        if missing:
+            self.hungry[actor.name] = missing
+        assert {name: many for name, (_, many) in notes.items()} == self.hungry
+
+    def server_ms(self) -> int:
+        """The server's clock."""
+        seconds, micros = self.raw.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     async def _sweep(self, expired: list[str]) -> None:
         """Take in which of the dead the server has emptied: one per lease call, and nobody who lives."""
@@ -239,6 +279,7 @@ class Walk:
         assert bool(swept) == bool(expired), f"{expired} expired and {swept} were swept"
         for name in swept:
             del self.expiry[name]
+            self.hungry.pop(name, None)
             for site in self.held_by(name).values():
                 self._hand_back(site)
 
@@ -252,14 +293,13 @@ class Walk:
             f"{leased.site} is {site}: leased for {work}"
         )
         assert int(leased.token) > self.last_token, "tokens rise"
-        assert work != "site" or site.rests <= self.now, (
-            f"{leased.site} rests until {site.rests}, now {self.now}"
-        )
+        assert site.rests <= self.now, f"{leased.site} rests until {site.rests}, now {self.now}"
         assert leased.suspended == (site.state == "s")
         assert (leased.address or "-") == site.address
-        assert leased.more == (site.state == "s" or site.paths > 0 or site.budget is not None)
+        assert leased.more == (site.state == "s" or bool(site.paths) or site.budget is not None)
         self.last_token = int(leased.token)
         site.token, site.agent, site.work, site.seq = leased.token, actor.name, work, 0
+        site.delay = site.until = 0.0
         site.planned = site.planned and work != "site"
         actor.mine[leased.site] = (leased, work, 0)
         self.check_places(leased.site, site.address)
@@ -318,6 +358,8 @@ class Walk:
             fold=loads and self.random.random() < 0.1,
             root=root,
             records=[(b"record", self.random.choice((b"", b"12345678")))] * self.random.randint(0, 3),
+            delay_ms=self.random.choice((0, UNIT_MS // 2, 2 * UNIT_MS + UNIT_MS // 2)),
+            until_ms=self.random.choice((0, self.due_ms(-2), self.due_ms(self.random.randint(1, 5)))),
         )
 
     def _published(self, actor: Actor, made: Delivery) -> tuple[str, str]:
@@ -332,6 +374,8 @@ class Walk:
             return "GAP", ""
         else:
             site.seq = made.seq
+            site.delay = made.delay_ms / UNIT_MS
+            site.until = self.now + (made.until_ms - self.start_ms) / UNIT_MS if made.until_ms else 0.0
             self.records += len(made.records)
             site.checkpoint = bool(made.delta) or (site.checkpoint and not made.fold)
         if made.root:
@@ -384,7 +428,7 @@ class Walk:
         owns = self._owns(actor, leased)
         site = self.sites.get(name)
         if how == "finished" and work == "site" and site:
-            detail = site.paths if self.random.random() < 0.8 else max(0, site.paths - 1)
+            detail = len(site.paths) if self.random.random() < 0.8 else max(0, len(site.paths) - 1)
         if how == "alias":
             detail = self.universe[0]
         units = self.random.randint(0, 9)
@@ -394,8 +438,10 @@ class Walk:
         ):
             due = self.due_ms(units)
         report = self.random.choice((b"", b"ended"))
+        known = self.random.choice((0, 3, 12))
+        done = self.random.randint(0, known)
         try:
-            done = await self.queue.leave(
+            left = await self.queue.leave(
                 actor.name,
                 leased,
                 how,  # type: ignore[arg-type]
@@ -403,6 +449,8 @@ class Walk:
                 detail=detail,
                 reason="rests",
                 report=report,
+                known=known,
+                done=done,
             )
         except StaleLeaseError:
             assert not owns
@@ -410,19 +458,21 @@ class Walk:
             return
         assert owns, f"{actor.name} left {name} without a lease"
         assert site
-        if work == "site" and how == "finished" and site.paths > int(detail):
-            assert not done, "more paths were given"
+        if work == "site" and how == "finished" and len(site.paths) > int(detail):
+            assert not left, "more paths were given"
             return
-        assert done
+        assert left
         del actor.mine[name]
         self.records += report != b""
+        if work == "site" and how != "alias" and known:
+            site.figures = f"{done}/{known}"
         self._left(site, how, self.now + units + 0.5 if due else 0.0, str(detail))
 
     def _left(self, site: Site, how: str, due: float, detail: str) -> None:
         work = site.work
         site.agent, site.token, site.work, site.stop = "", "", "", False
         if site.state == "b" or (work == "site" and how in ("finished", "alias")):
-            site.checkpoint, site.paths = False, 0
+            site.checkpoint, site.paths = False, []
         if work != "site":
             return
         if how == "parked":
@@ -434,14 +484,18 @@ class Walk:
         site.planned = how == "suspended"
 
     def _hand_back(self, site: Site) -> None:
+        """Its holder is dead or gone, and may have asked it a moment ago."""
+        due = max(site.until, self.now + site.delay)
+        rests = max(site.rests, due if due > self.now and site.state != "b" else 0.0)
         self._left(site, "returned", 0, "")
+        site.rests = rests
 
     async def renew(self) -> None:
         actor = await self.joined()
         if not actor:
             return
         try:
-            stop = await self.queue.renew(actor.name, 1)
+            told = await self.queue.renew(actor.name, 1)
         except SessionGoneError:
             self._gone(actor)
             return
@@ -450,9 +504,10 @@ class Walk:
         self.expiry[actor.name] = self.now + LEASE_UNITS
         self.renewed = self.now
         held = self.held_by(actor.name)
-        assert set(stop) == {name for name, site in held.items() if site.stop}
+        assert set(told.stop) == {name for name, site in held.items() if site.stop}
+        assert self.start_ms <= told.server_ms <= self.server_ms()
         assert await self.queue.held(actor.name) == {name: site.token for name, site in held.items()}
-        for name in sorted(stop):
+        for name in sorted(told.stop):
             if name in actor.mine and self.random.random() < 0.7:
                 await self._leave(actor, name, "returned")
 
@@ -462,6 +517,7 @@ class Walk:
             return
         await self.queue.part(actor.name)
         self.expiry.pop(actor.name, None)
+        self.hungry.pop(actor.name, None)
         for site in self.held_by(actor.name).values():
             self._hand_back(site)
         actor.joined, actor.mine = False, {}
@@ -480,7 +536,9 @@ class Walk:
         sites = self.random.sample(self.universe, self.random.randint(1, 12))
         newcomers = [
             Newcomer(
-                site, self.random.choice((b"", b"record")), self.random.choice(((), ("/",), ("/x", "/y")))
+                site,
+                self.random.choice((b"", b"record")),
+                self.random.choice(((), ("/",), ("/x", "/y"), ("/z", "/"))),
             )
             for site in sites
         ]
@@ -490,19 +548,31 @@ class Walk:
 
     def _discovered(self, one: Newcomer, anew: bool) -> int:
         site = self.sites.get(one.site)
-        given = one.paths == ("/x", "/y")
         if site is None:
             if len(self.sites) >= self.most_sites:
                 return -1
-            self.sites[one.site] = Site(paths=int(given))
+            self.sites[one.site] = site = Site()
             self.records += one.record != b""
+            self._give(site, one.paths, begins=True)
             return 1
         verdict = 0
         if site.state == "f" and anew:
             site.state, verdict = "w", 2
-        if given and site.state != "f":
-            site.paths += 1
+            site.undo()
+        if site.state not in "fab":
+            self._give(site, one.paths, begins=verdict == 2)
         return verdict
+
+    @staticmethod
+    def _give(site: Site, paths: tuple[str, ...], *, begins: bool) -> None:
+        """A site without a list of paths begins with its root; one that has such a list, with what stands there."""
+        if paths in ((), ("/",)):
+            if site.paths and "/" not in site.paths:
+                site.paths.append("/")
+            return
+        if not (site.paths or begins or site.checkpoint or "/" in paths):
+            site.paths.append("/")
+        site.paths.append("\n".join(paths))
 
     async def order(self) -> None:
         name = self.random.choice(self.universe)
@@ -515,8 +585,10 @@ class Walk:
             if record.state != "later":
                 site.state = site.unfinished()
                 wanted = self.class_of(site)
-        assert await self.queue.order(name, order, "why") == wanted  # type: ignore[arg-type]
-        if site:
+        record = self.random.choice((b"", b"order"))
+        assert await self.queue.order(name, order, "why", record=record) == wanted  # type: ignore[arg-type]
+        if site and not (site.state == "b" and order == "pause"):
+            self.records += record != b""
             self._ordered(site, order)
 
     def _ordered(self, site: Site, order: str) -> None:
@@ -524,6 +596,8 @@ class Walk:
             site.paused, site.stop = False, False
             if site.state == "b":
                 site.state = site.unfinished()
+                if site.state == "w":
+                    site.undo()
             return
         if order == "pause":
             site.paused = True
@@ -531,26 +605,30 @@ class Walk:
             site.state, site.paused, site.rests = "b", False, 0.0
         site.stop = bool(site.agent)
         if order == "block" and not site.agent:
-            site.checkpoint, site.paths = False, 0
+            site.checkpoint, site.paths = False, []
 
     async def forget(self) -> None:
         name = self.random.choice(self.universe)
         site = self.sites.get(name)
-        assert await self.queue.forget(name) == (-1 if site and site.agent else int(site is not None))
-        if site and not site.agent:
+        wanted = -1 if site and site.agent else int(site is not None)
+        assert await self.queue.forget(name, record=b"order") == wanted
+        if wanted == 1:
             del self.sites[name]
+            self.records += 1
 
     async def give_paths(self) -> None:
         name = self.random.choice(self.universe)
         if name in self.sites and self.sites[name].state not in "fab":
             await self.queue.give_paths(name, ["/given"])
-            self.sites[name].paths += 1
+            self.sites[name].paths.append("/given")
 
     async def set_budget(self) -> None:
         name = self.random.choice(self.universe)
+        pages = self.random.choice((None, 5))
+        assert await self.queue.set_budget(name, pages, record=b"order") == (name in self.sites)
         if name in self.sites:
-            self.sites[name].budget = self.random.choice((None, 5))
-            await self.queue.set_budget(name, self.sites[name].budget)
+            self.sites[name].budget = pages
+            self.records += 1
 
     async def plan_work(self) -> None:
         name = self.random.choice(self.universe)
@@ -559,13 +637,26 @@ class Walk:
         assert known == (name in self.sites)
 
     async def restore(self) -> None:
-        names = self.random.sample(self.universe, 3)
-        rows = [
-            (name, self.random.choice("wf"), self.random.choice(("-", self.address[name]))) for name in names
-        ]
-        assert await self.queue.restore(rows) == sum(name not in self.sites for name in names)
-        for name, state, address in rows:
-            self.sites.setdefault(name, Site(state=state, address=address))
+        rows = []
+        for name in self.random.sample(self.universe, 3):
+            known = self.random.choice((0, 4))
+            rows.append(
+                Restored(
+                    name,
+                    self.random.choice(("waiting", "waiting", "finished", "finished", "alias", "blocked")),
+                    self.random.choice((None, self.address[name])),
+                    paused=self.random.random() < 0.2,
+                    known=known,
+                    done=known // 2,
+                    budget=self.random.choice((None, 0)),
+                )
+            )
+        assert await self.queue.restore(rows) == sum(one.site not in self.sites for one in rows)
+        for one in rows:
+            figures = f"{one.done}/{one.known}" if one.known else ""
+            letter, address = one.state[0], one.address or "-"
+            site = Site(letter, one.paused, address, budget=one.budget, figures=figures)
+            self.sites.setdefault(one.site, site)
 
     # --- the plan and time ---
 
@@ -616,9 +707,10 @@ class Walk:
             site = self.sites[name]
             if site.state == "l" and site.due <= self.now and record.letter not in "lL":
                 site.state = site.unfinished()
-            mine = (site.letter(), site.address, site.token, site.agent, site.work)
+            mine = (site.letter(), site.address, site.figures, site.token, site.agent, site.work)
             assert tuple(record) == mine, f"{name}: the server has {record}, the model {site}"
             assert (name in found.checkpoints) == site.checkpoint, f"checkpoint of {name}: {site}"
+            assert found.paths.get(name, []) == site.paths, f"paths of {name}: {site}"
         assert self.raw.xlen(BASE + "results") == self.records
         self.check_reachable(found)
         return found

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler import records
-from crawler.records import Page, Record, RecordError, RunMoment, SiteEnded, SiteFound
+from crawler.records import Page, Record, RecordError, RunMoment, SiteEnded, SiteFound, SiteOrder
 
 # SQL's widest integer; nothing that we count is wider.
 _INTS = st.integers(-(2**63), 2**63 - 1)
@@ -19,7 +19,7 @@ _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
 def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
-    values = {str: _TEXT, int: _INTS, bool: st.booleans()}
+    values = {str: _TEXT, int: _INTS, int | None: st.none() | _INTS, bool: st.booleans()}
     return st.builds(
         kind,
         **{
@@ -31,7 +31,7 @@ def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
     )
 
 
-RECORDS = st.one_of(*(_any_of(kind) for kind in (Page, SiteFound, SiteEnded, RunMoment)))
+RECORDS = st.one_of(*(_any_of(kind) for kind in (Page, SiteFound, SiteEnded, SiteOrder, RunMoment)))
 LINKS = st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join)
 
 
@@ -86,7 +86,16 @@ def test_a_person_can_read_it() -> None:
             '{"kind":"ended","site":"s","ended_at":1,"finished":true,"published":2,"known":3}',
             SiteEnded(site="s", ended_at=1, finished=True, published=2, known=3),
         ),
+        (
+            '{"kind":"order","site":"s","ordered_at":1,"order":"budget","pages":0}',
+            SiteOrder(site="s", ordered_at=1, order="budget", pages=0),
+        ),
         ('{"kind":"run","spider":"site","started_at":1}', RunMoment(spider="site", started_at=1)),
+        # What the first release wrote of a page, and one of this release as the first one reads it.
+        (
+            '{"kind":"page","site":"s","path":"/","fetched_at":1,"outcome":"stored","status":200,"title":"t"}',
+            Page(site="s", path="/", fetched_at=1, outcome="stored", status=200, title="t", canonical=""),
+        ),
         # A field of a later release is passed over.
         ('{"kind":"site","site":"s","found_at":1,"colour":"blue"}', SiteFound(site="s", found_at=1)),
     ],

@@ -14,6 +14,8 @@ from crawler.options import OptionError
 from crawler.sites.scope import Scope
 from tests.crawling import Place, fetched
 from tests.farm import Farm
+from tests.servers import RunningServer
+from tests.small_site import SmallSite, links
 
 NAMES = ("one.localhost", "www.one.localhost", "a.shop.one.localhost", "two.localhost")
 
@@ -151,3 +153,13 @@ def test_a_crawl_keeps_to_its_depth_and_patterns(place: Place, tmp_path: Path) -
             url for url in farm.expected(max_depth=1)[farm.site(0)] if "/d2/" not in url and "?" not in url
         }
         assert first < set(rows)
+
+
+def test_patterns_hold_for_what_a_link_leads_to(place: Place, valkey: RunningServer) -> None:
+    """Also for the pages that a site met in links begins with."""
+    with SmallSite({"*": links("/ok", "/private/three")}, "127.0.1.2") as other:
+        found = links(*(f"{other.site}/{path}" for path in ("private/one", "open", "private/two")))
+        with SmallSite({"*": found}) as first:
+            given = {"SCOPE": "any", "SCOPE_EXCLUDE": "/private/", "REDIS_URL": valkey.url}
+            place.crawl([first.root], **given).succeeded()
+        assert other.pages == {"/": 1, "/open": 1, "/ok": 1}

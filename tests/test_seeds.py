@@ -77,16 +77,19 @@ def test_urls_with_commas_between() -> None:
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("https://a.example\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeffhttps://a.example\n"))
     assert list(seeds.read("-")) == [Seed("https://a.example", "/")]
 
 
-@pytest.mark.parametrize("source", ["missing.txt", "/no/such/file", "word"])
+@pytest.mark.parametrize("source", ["example.org", "example.org:8443/a", "a.localhost", "127.0.0.1,b"])
+def test_a_host_alone_is_one(source: str) -> None:
+    assert next(iter(seeds.read(source))) == seeds.parse(f"https://{source.split(',')[0]}")
+
+
+@pytest.mark.parametrize(
+    "source", ["missing.txt", "seeds.lst,more.lst", "wiki.corp", "/no/such/file", "word"]
+)
 def test_neither_a_file_nor_a_url(source: str) -> None:
-    # `missing.txt` could be a host; a name that resolves nowhere is told by the crawl.
-    if source == "missing.txt":
-        assert list(seeds.read(source)) == [Seed("https://missing.txt", "/")]
-        return
     with pytest.raises(FileNotFoundError, match="is neither a file nor a URL"):
         list(seeds.read(source))
 

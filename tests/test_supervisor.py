@@ -5,18 +5,22 @@ Each kill is a real one, of a process that is found by its parent and its comman
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from crawler import records
 from crawler.supervisor import MOST_DEATHS, Child, Supervisor, numbered_file
 from tests.crawling import Place, Run, fetched, parent_of, wait_for_hits
 from tests.farm import Farm
-from tests.servers import eventually
+from tests.servers import RunningServer, eventually
+from tests.told import told
 
 # A dead agent's sites come back after this.
 LEASE = 1
@@ -61,6 +65,61 @@ def test_a_killed_agent_is_started_again(place: Place, farm: Farm) -> None:
     eventually(lambda: len(set(agents_of(place, run)) - {killed}) == 2, "two agents run")
     run.wait().succeeded()
     check_exact(place, farm, 4 * UNPUBLISHED_PER_SITE)
+
+
+SPIDER = """
+from crawler.spiders.site import SiteSpider
+
+
+class Urls(SiteSpider):
+    name = "urls"
+
+    def parse(self, response):
+        # Longer than what a file keeps back before it writes.
+        yield {"url": response.url, "filling": "x" * 10_000}
+"""
+
+
+def test_a_killed_agent_goes_on_and_does_not_begin_anew(place: Place, valkey: RunningServer) -> None:
+    """It walks nothing a second time that `--again` has led it to, and empties no file that `-O` was given for."""
+    (place.folder / "urls_spider.py").write_text(SPIDER)
+    feed = place.folder / "items-1.jsonl"
+    given = {
+        "spider": "urls",
+        "env": {"PYTHONPATH": str(place.folder)},
+        "SPIDER_MODULES": "urls_spider",
+        "REDIS_URL": valkey.url,
+    }
+    with Farm(sites=5, pages=6, kinds=(), names=()) as farm:
+        place.start_crawl(farm.seeds, **given).wait().succeeded()
+        before, told_before = len(farm.hits()), len(told(valkey))
+        run = place.start_crawl(
+            farm.seeds,
+            *("--again", "--agents", "2", "-O", f"{place.folder}/items.jsonl"),
+            **{**given, "DOWNLOAD_DELAY": 0.12, "SITE_SLOTS": 1, "LEASE_SECONDS": LEASE},
+        )
+
+        def finished() -> set[str]:
+            ends = [one for one in told(valkey)[told_before:] if isinstance(one, records.SiteEnded)]
+            return {one.site for one in ends if one.finished}
+
+        eventually(lambda: len(finished()) >= 2, "two sites are walked anew")
+        done, items = finished(), urls_in(feed)
+        (first,) = place.processes("WALK_AGAIN=1")
+        os.kill(first, signal.SIGKILL)
+        run.says("ended with signal SIGKILL; it is started again in 0.5 s")
+        run.wait().succeeded()
+        again = fetched(farm.hits()[before:])
+        assert set(again) == {url for urls in farm.expected().values() for url in urls}
+        assert {again[url] for site in done for url in farm.expected()[site]} == {1}
+        assert items
+        assert items <= urls_in(feed)
+
+
+def urls_in(feed: Path) -> set[str]:
+    """The pages whose items are in a feed; a last line may be half written."""
+    lines = feed.read_text().split("\n")[:-1] if feed.exists() else []
+    return {json.loads(line)["url"] for line in lines}
 
 
 def test_a_killed_coordinator_is_replaced(place: Place, farm: Farm) -> None:
@@ -183,6 +242,19 @@ def test_a_child_that_dies_in_a_row_is_given_up(caplog: pytest.LogCaptureFixture
     assert sorted(pauses) == pauses
     assert "agent 7 ended with code 1" in caplog.text
     assert "given up" in caplog.text
+
+
+def test_a_child_may_be_started_again_by_another_command(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    commands = [
+        [sys.executable, "-c", f"open({str(began)!r}, 'a').write({word!r}); raise SystemExit(1)"]
+        for word in ("first ", "again ")
+    ]
+    child = Child("agent 7", commands[0], again=commands[1])
+    for now in (0.0, 100.0, 200.0):
+        child.look(now, stopping=False)
+        until_it_ends(child, now)
+    assert began.read_text() == "first again again "
 
 
 @pytest.mark.parametrize("code", [0, 2, 3])

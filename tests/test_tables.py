@@ -15,13 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, Table, make_url, select, text
 
-from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, hash64, pack_links
+from crawler.records import (
+    OrderWord,
+    Page,
+    Record,
+    RunMoment,
+    SiteEnded,
+    SiteFound,
+    SiteOrder,
+    hash64,
+    pack_links,
+)
 from crawler.store import database
 from crawler.store.database import (
     DatabaseAway,
@@ -214,6 +225,127 @@ def test_migrating_again_changes_nothing(kind: str, fresh: OpenFresh) -> None:
     assert column(engine, pages, "url") == [SITE + "/"]
 
 
+def at_revision(engine: Engine, revision: str) -> None:
+    """The tables as the Lowtide of that revision made them."""
+    config = Config()
+    config.set_main_option("script_location", "crawler.store:migrations")
+    with transaction(engine) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def put_first_page(engine: Engine) -> None:
+    """A page as revision 0001 holds it, with values in all columns that must be filled."""
+    texts = {
+        "url": SITE + "/old",
+        "state": "visited",
+        "outcome": "stored",
+        "title": "old",
+        "redirect": SITE + "/x",
+    }
+    numbers = dict.fromkeys(("status", "depth", "tries", "size", "latency_ms", "fetched_at"), 7)
+    row = {
+        **texts,
+        **numbers,
+        "site_id": hash64(SITE),
+        "url_hash": hash64(SITE + "/old"),
+        "links": b"12345678",
+    }
+    with transaction(engine) as connection:
+        connection.execute(
+            text(f"INSERT INTO pages ({', '.join(row)}) VALUES ({', '.join(f':{name}' for name in row)})"),
+            row,
+        )
+
+
+@every_kind
+def test_tables_of_an_older_version_are_brought_to_this_one(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    at_revision(engine, "0001")
+    put_first_page(engine)
+    assert check_version(engine) == "0001"
+    migrate(engine)
+    assert check_version(engine) == database.KNOWN[-1]
+    put(engine, page("/new", canonical="https://b.example/"), page("/none"))
+    # An older page that is fetched anew.
+    put(engine, page("/old", 2_000, title="new", canonical=SITE + "/new"), first=9)
+    found = {row["url"]: (row["title"], row["canonical"]) for row in rows(engine, pages)}
+    assert found == {
+        SITE + "/new": (None, "https://b.example/"),
+        SITE + "/none": (None, None),
+        SITE + "/old": ("new", SITE + "/new"),
+    }
+
+
+@every_kind
+def test_pages_of_an_older_version_stay_as_they_were(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    at_revision(engine, "0001")
+    put_first_page(engine)
+    migrate(engine)
+    (row,) = rows(engine, pages)
+    assert (row["url"], row["title"], row["status"], row["links"]) == (SITE + "/old", "old", 7, b"12345678")
+    assert row["redirect"] == SITE + "/x"
+    assert row["canonical"] is None
+
+
+@every_kind
+def test_aliases_of_an_older_version_are_known_as_such(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    at_revision(engine, "0002")
+    numbers = ("published", "known", "over_budget")
+    with transaction(engine) as connection:
+        for number, reason in enumerate(("alias of https://b.example", "alias", None)):
+            connection.execute(
+                text(
+                    f"INSERT INTO sites (site_id, site, state, reason, {', '.join(numbers)}) "
+                    "VALUES (:site_id, 'https://a.example', 'finished', :reason, 0, 0, 0)"
+                ),
+                {"site_id": number, "reason": reason},
+            )
+    migrate(engine)
+    assert column(engine, sites, "alias_of") == ["https://b.example", None, None]
+
+
+@every_kind
+def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenFresh) -> None:
+    """MariaDB keeps the column and not the version."""
+    engine = fresh(kind)
+    at_revision(engine, "0001")
+    with transaction(engine) as connection:
+        connection.execute(text("ALTER TABLE pages ADD COLUMN canonical TEXT"))
+        connection.execute(text("ALTER TABLE sites ADD COLUMN alias_of TEXT"))
+    migrate(engine)
+    assert check_version(engine) == database.KNOWN[-1]
+
+
+@every_kind
+def test_a_revision_can_be_taken_back(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    migrate(engine)
+    put(engine, page("/", canonical="https://b.example/"))
+    config = Config()
+    config.set_main_option("script_location", "crawler.store:migrations")
+    with transaction(engine) as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+    migrate(engine)
+    assert column(engine, pages, "canonical") == [None]
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])
+def test_the_lock_is_held_until_others_see_the_new_version(kind: str, make_database: MakeDatabase) -> None:
+    """SQLite and PostgreSQL let go of theirs by committing; MariaDB's knows of no transaction."""
+    url = make_database(kind)
+    engine, other = open_database(url), open_database(url)
+    with transaction(engine) as connection:
+        with database._alone(connection):
+            database._upgrade(connection)
+        assert check_version(other) == database.KNOWN[-1]
+    engine.dispose()
+    other.dispose()
+
+
 MIGRATE = (
     "import sys; from crawler.store.database import *; sys.stdin.read(1); migrate(open_database(sys.argv[1]))"
 )
@@ -297,7 +429,20 @@ def a_crawl() -> list[Record]:
         RunMoment(agent="h-2", run="r", spider="site", started_at=2),
     ]
     turns = [page(f"/{n % 7}", 100 + n, title=f"turn {n}", size=n) for n in range(20)]
-    return [*found, *turns, *moments, *ended]
+    orders = [
+        ordered("block", reason="its owner asked"),
+        ordered("pause", reason="asked to"),
+        ordered("budget", pages=7),
+        ordered("budget", pages=0),
+        ordered("resume", "https://only.example"),
+        ordered("budget", "https://only.example"),
+        ordered("block", "https://unheard.example"),
+    ]
+    return [*found, *turns, *moments, *ended, *orders]
+
+
+def ordered(order: OrderWord, site: str = SITE, *, pages: int | None = None, reason: str = "") -> SiteOrder:
+    return SiteOrder(site=site, ordered_at=5, order=order, pages=pages, reason=reason)
 
 
 @every_kind
@@ -305,7 +450,7 @@ def test_tables_end_the_same_in_whatever_order_and_however_often(kind: str, fill
     engine = filled(kind)
     batch = [Stored(f"{n + 1}-0", record, pack_links([str(n)])) for n, record in enumerate(a_crawl())]
     with transaction(engine) as connection:
-        assert store(connection, batch) == Counts(pages=20, found=3, ended=2, runs=3)
+        assert store(connection, batch) == Counts(pages=20, found=3, ended=2, runs=3, orders=7)
     expected = everything(engine)
     for seed in range(4):
         _write_shuffled(engine, batch, random.Random(seed))
@@ -342,13 +487,56 @@ def test_what_the_rules_keep(kind: str, filled: OpenFresh) -> None:
     assert sorted(column(engine, fetches, "seq")) == list(range(100, 120))
     ends = {row["agent"]: (row["ended_at"], row["reason"]) for row in rows(engine, runs)}
     assert ends == {"h-1": (99, "finished"), "h-2": (None, None)}
+    orders = {
+        row["site"]: (row["stopped"], row["stopped_reason"], row["budget"]) for row in rows(engine, sites)
+    }
+    assert orders == {
+        SITE: ("paused", "asked to", 0),
+        "https://only.example": (None, None, None),
+        "https://unheard.example": ("blocked", None, None),
+    }
+
+
+@every_kind
+@pytest.mark.parametrize("batches", [1, 9])
+def test_a_site_that_is_forgotten_is_gone_until_it_is_found_anew(
+    kind: str, batches: int, filled: OpenFresh
+) -> None:
+    engine = filled(kind)
+    other = "https://b.example"
+    crawl: list[Record] = [
+        SiteFound(site=SITE, found_at=1),
+        page("/old"),
+        ordered("block"),
+        SiteFound(site=other, found_at=1),
+        ordered("forget"),
+        SiteFound(site=SITE, found_at=2, source="link"),
+        page("/new", 2_000),
+        ordered("budget", pages=3),
+        ordered("forget", "https://unheard.example"),
+    ]
+    for start in range(0, 9, 9 // batches):
+        put(engine, *crawl[start : start + 9 // batches], first=start + 1)
+    before = everything(engine)
+    found = {row["site"]: (row["found_at"], row["stopped"], row["budget"]) for row in before["sites"]}
+    assert found == {SITE: (2, None, 3), other: (1, None, None)}
+    assert column(engine, pages, "url") == [SITE + "/new"]
+    assert len(before["fetches"]) == 1
+    put(engine, *crawl[4:], first=5)
+    assert everything(engine) == before, "the order again, and what came after it"
+    put(engine, page("/newer", 3_000), first=20)
+    put(engine, *crawl, first=1)
+    assert {SITE + "/new", SITE + "/newer"} <= set(column(engine, pages, "url")), "all of it again"
 
 
 def test_page_of_an_unknown_site_makes_it_known(filled: OpenFresh) -> None:
     engine = filled("sqlite")
     put(engine, page("/"))
     assert rows(engine, sites)[0] | {"site_id": 0} == {
-        **dict.fromkeys(("found_at", "source", "ended_at", "reason", "ended_entry")),
+        **dict.fromkeys(
+            ("found_at", "source", "ended_at", "reason", "ended_entry", "found_entry", "alias_of")
+        ),
+        **dict.fromkeys(("stopped", "stopped_reason", "stopped_entry", "budget", "budget_entry")),
         "site_id": 0,
         "site": SITE,
         "state": "queued",
@@ -362,7 +550,16 @@ def test_what_a_page_does_not_have_is_null(filled: OpenFresh) -> None:
     engine = filled("sqlite")
     put(engine, page("/", outcome="failed", status=-1, error="refused"))
     row = rows(engine, pages)[0]
-    none = ("sha256", "duplicate_of", "redirect", "content_type", "title", "description", "links")
+    none = (
+        "sha256",
+        "duplicate_of",
+        "redirect",
+        "content_type",
+        "title",
+        "description",
+        "links",
+        "canonical",
+    )
     assert [row[name] for name in none] == [None] * len(none)
     assert (row["state"], row["error"], row["status"]) == ("no_response_1", "refused", -1)
 

@@ -2,9 +2,9 @@
 
 Everything that talks to Redis runs in loops of its own beside the event loop's other work and never raises into
 Scrapy (session.py); which sites are in hand is leasing.py's, what is still to be told outbox.py's. What the agent
-promises: one request at a time per site, never earlier than the site's delay; nothing fetched on a lease that may
-have run out; a finished page is published together with what it taught the frontier, or fetched again by whoever
-holds the site next.
+promises: as many requests at a time per site as it allows, one by default, and never earlier than its delay; nothing
+fetched on a lease that may have run out; a finished page is published together with what it taught the frontier, or
+fetched again by whoever holds the site next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 
 from crawler import engine, records
 from crawler.agent import robots
-from crawler.agent.answers import LONGEST_REST_SECONDS, rest_of
+from crawler.agent.answers import LONGEST_REST_SECONDS
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
 from crawler.agent.outbox import Outbox
 from crawler.agent.seeding import NoContactError, Seeding
@@ -45,6 +45,8 @@ logger = logging.getLogger("agent")
 
 # An agent with idle slots asks this often.
 ASK_SECONDS = 0.25
+# Renewals bring the operator's orders, and those shall be obeyed within a minute.
+LONGEST_RENEWAL_SECONDS = 20.0
 # How often the inlet is looked at.
 INLET_SECONDS = 1.0
 # How long an ending agent tries to tell Redis what it has.
@@ -116,15 +118,16 @@ class Agent:
                 async with asyncio.timeout(PARTING_SECONDS):
                     await self._part(reason)
         except (RedisError, OSError, TimeoutError) as error:
-            lost = len(self.outbox)
             logger.warning(
-                "%d finished pages could not be published and will be fetched again: %s", lost, error
+                "%d finished pages could not be published and will be fetched again: %s",
+                len(self.outbox),
+                str(error) or f"no answer within {PARTING_SECONDS:.0f} s",
             )
         await self._client.aclose()
 
     async def _stop_loops(self) -> None:
         """Let every loop end by itself, for a Redis command that is cancelled half way spoils its connection."""
-        for event in (self.session.stopping, self.outbox.due, self.leasing.asks):
+        for event in (self.session.stopping, self.outbox.due, self.leasing.asks, self.seeding.given):
             event.set()
         left = set(self._tasks)
         while left:
@@ -137,7 +140,8 @@ class Agent:
         while True:
             try:
                 while not self.outbox.empty:
-                    await self.outbox.flush()
+                    await self._flush()
+                    await asyncio.sleep(0)  # what still goes on must not keep PARTING_SECONDS from passing
                 await self.seeding.queue_met()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
@@ -174,17 +178,23 @@ class Agent:
             self._watch_stream(await self.queue.depth())
             await self.leasing.find_orphans()
             await self.seeding.refresh_scope()
-            await self.session.pause(self.options.lease_seconds / 3)
+            await self.session.pause(min(self.options.lease_seconds / 3, LONGEST_RENEWAL_SECONDS))
 
     async def _flush_loop(self) -> None:
         while not self.session.stopping.is_set():
-            if not self.outbox.empty:
-                await self.outbox.flush()
-                self.session.say_back()
-            if await self.seeding.queue_met():
-                self.leasing.asks.set()
+            await self._flush()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.outbox.due.wait(), self.options.flush_seconds)
+
+    async def _flush(self) -> None:
+        """Publish what is finished by now, and before it the sites that it links to: nobody would find them again."""
+        self.outbox.pack()
+        met = await self.seeding.queue_met()
+        if met:
+            self.leasing.asks.set()
+        if met or not self.outbox.empty:
+            await self.outbox.flush()
+            self.session.say_back()
 
     async def _seed_loop(self) -> None:
         added = await self.seeding.take_in(self._seeds)
@@ -195,9 +205,10 @@ class Agent:
             return
         self.leasing.asks.set()
         while not self.session.stopping.is_set():
-            if await self.seeding.drain_inlet():
+            if await self.seeding.queue_given() + await self.seeding.drain_inlet():
                 self.leasing.asks.set()
-            await self.session.pause(INLET_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.seeding.given.wait(), INLET_SECONDS)
 
     async def _lease_loop(self) -> None:
         while not self.session.stopping.is_set():
@@ -241,14 +252,12 @@ class Agent:
                 self.outbox.due.set()
             return
         now = asyncio.get_running_loop().time()
-        due = now if slot.own_requests else slot.frontier.next_due(now)
+        due = now if slot.own_requests or slot.robots_hop else slot.frontier.next_due(now)
         if due is None:
             if not slot.busy:
                 self.leasing.end(slot, "finished")
             return
-        due = max(due, slot.started_at + slot.delay)
-        if slot.due > now:  # the site rests
-            due = max(due, slot.due)
+        due = max(due, slot.free_at)
         if due - now > KEEP_SECONDS:
             self.leasing.end(slot, "later", slot.reason, self.leasing.due_ms(due - now))
             return
@@ -256,16 +265,16 @@ class Agent:
         heapq.heappush(self._ready, (due, next(self._tie), slot))
         self._wake()
 
-    def rest(self, slot: Slot, seconds: float | None, reason: str) -> None:
-        """Leave the site alone for a while; None: as long as its record of failures asks."""
-        if seconds is None:
-            # Spread, so that sites that failed together do not come back together.
-            seconds = rest_of(slot.frontier.strikes) * random.uniform(1.0, 1.0 + REST_SPREAD)
-        seconds = min(seconds, LONGEST_REST_SECONDS)
+    def rest(self, slot: Slot, seconds: float, reason: str) -> None:
+        """Leave the site alone for so long, or a little longer; a rest that ends later stays."""
+        # Spread, so that sites that failed together do not come back together.
+        seconds = min(seconds * random.uniform(1.0, 1.0 + REST_SPREAD), LONGEST_REST_SECONDS)
         slot.frontier.strikes += 1
-        slot.reason = reason
-        slot.due = asyncio.get_running_loop().time() + seconds
-        logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
+        until = asyncio.get_running_loop().time() + seconds
+        if until > slot.rests_until:
+            slot.rests_until, slot.rests_until_ms = until, self.leasing.due_ms(seconds)
+            slot.reason = reason
+            logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
 
     def publish(self, slot: Slot, page: records.Page, links: bytes = b"") -> None:
         """A page's turn has ended: its record goes out with the next flush."""
@@ -277,11 +286,11 @@ class Agent:
         slot.root = f"{slot.address} {sha256[:16]}"
         self.outbox.due.set()
 
-    def hold(self, slot: Slot, request: Any, *, first: bool = False) -> None:
+    def hold(self, slot: Slot, request: Any) -> None:
         """Keep a user's own request to a site in hand until the site's delay allows it."""
         if slot.own_requests is None:
             slot.own_requests = deque()
-        (slot.own_requests.appendleft if first else slot.own_requests.append)(request)
+        slot.own_requests.append(request)
         self.settle(slot)
 
     def may_send(self, slot: Slot) -> bool:
@@ -289,10 +298,13 @@ class Agent:
 
         From this moment the site's delay counts, not from the turn; a site with several connections may have another.
         """
-        slot.started_at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if slot.lost or now < slot.rests_until or not self.session.holds:
+            return False
+        slot.started_at = now
         if slot.has_room:
             self.settle(slot)
-        return not slot.lost and self.session.holds
+        return True
 
     def _may_fetch(self) -> bool:
         return self.session.holds and not self._paused and not self.outbox.full
@@ -315,7 +327,9 @@ class Agent:
     # --- the end ---
 
     async def _nothing_left(self) -> bool:
-        if self._closing or self.leasing or not self.seeding.done or self.options.when_idle == "wait":
+        if self._closing or self.options.when_idle == "wait" or engine.starting(self.crawler):
+            return False
+        if self.leasing or not self.seeding.done:
             return False
         if not self.outbox.empty or await self.seeding.inlet_length():
             return False

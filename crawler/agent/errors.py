@@ -1,6 +1,6 @@
 """What can go wrong with one download, as exceptions and as the status codes that are stored.
 
-    IgnoreRequest                            never retried
+    IgnoreRequest                    -14     a downloader middleware refused page or answer; never retried
     ├── AddressRefused               -10     the address is one that a crawler must not visit
     └── RobotsDenied                  -9     the site's robots rules forbid the page
     CannotResolveHostError            -1     no address for the name
@@ -105,6 +105,7 @@ _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (AddressRefused, -10),
     (TooLarge, -11),
     (MalformedAnswer, -12),
+    (IgnoreRequest, -14),
 )
 
 # Of libcurl's error numbers, those that say more than "failed"; timeouts and sizes need the limit in words.

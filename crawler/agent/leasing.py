@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from redis.exceptions import RedisError
+from typing import TYPE_CHECKING, Any
 
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
@@ -34,6 +32,8 @@ logger = logging.getLogger("agent")
 KEEP_SECONDS = 59.0
 # Sites asked for in one lease call.
 LEASE_AT_A_TIME = 16
+# Calls that sites being taken up have under way together: each takes a connection of its own.
+CALLS_AT_A_TIME = 4
 # Sites beyond its fair share that an agent keeps, and pages left that make a site worth moving to another.
 LEAST_SURPLUS = 2
 LEAST_PENDING = 10
@@ -66,6 +66,7 @@ class Leasing:
         self._slots: dict[str, Slot] = {}  # by site; ending ones stay until they were given back
         self._coming: dict[str, str] = {}  # leased and being taken up: site -> token
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls = asyncio.Semaphore(CALLS_AT_A_TIME)
         self._share = 1  # sites that the next lease call may ask for by fairness
         self._orphans: dict[str, str] = {}  # held by the server's account only: site -> token
         outbox.left = self._slot_left
@@ -92,7 +93,8 @@ class Leasing:
         # With no slot free it asks for none, and yet hears of dead agents' sites and of agents that have too few.
         wanted = max(0, min(free, LEASE_AT_A_TIME, max(1, self._share)))
         hour = int(self._session.server_time() // self._options.hour_seconds)
-        hand = await self._queue.lease(self._session.name, "site", wanted, hour)
+        hungry = wanted > 0 and not self.sated
+        hand = await self._queue.lease(self._session.name, "site", wanted, hour, hungry=hungry)
         for leased in hand.sites:
             self._begin(leased)
         self._share_out(hand)
@@ -105,7 +107,7 @@ class Leasing:
     def _share_out(self, hand: Hand) -> None:
         """Find what is fair: it bounds the next call, so that the first to come does not take all there is.
 
-        Where nothing waits for agents that came later, they are given what is beyond it and worth the move.
+        What is beyond it and worth the move is given to agents that asked and found nothing.
         """
         everything = hand.ready + hand.leased
         self._share = -(-everything // max(1, hand.agents)) - self._in_hand
@@ -115,12 +117,15 @@ class Leasing:
         worth = [
             slot for slot in self._slots.values() if slot.live and slot.frontier.pending >= LEAST_PENDING
         ]
-        for slot in worth[:surplus]:
+        for slot in worth[: min(surplus, hand.missing)]:
             self.end(slot, "returned", "shared out")
 
     def _begin(self, leased: Leased) -> None:
         self._coming[leased.site] = leased.token
-        task = asyncio.ensure_future(self._take_up(leased))
+        self._begin_task(self._take_up(leased))
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(lambda _: self.asks.set())
 
@@ -135,9 +140,7 @@ class Leasing:
     async def _take_up(self, leased: Leased) -> None:
         """Make a slot of a leased site: its checkpoint, and a place on its address."""
         try:
-            entries, paths, budget = (
-                await self._queue.checkpoint(leased.site) if leased.more else ([], [], None)
-            )
+            entries, paths, budget = await self._checkpoint(leased)
             frontier = self._frontier(leased.site, entries, budget)
             frontier.add(_split(paths) if paths else ("/",), 0)
             slot = self._slot(leased, frontier, len(paths))
@@ -151,6 +154,12 @@ class Leasing:
             self._outbox.end(slot)
         else:
             self._settle(slot)
+
+    async def _checkpoint(self, leased: Leased) -> tuple[list[bytes], list[str], int | None]:
+        if not leased.more:
+            return [], [], None
+        async with self._calls:
+            return await self._queue.checkpoint(leased.site)
 
     def _slot(self, leased: Leased, frontier: Frontier, paths_seen: int) -> Slot:
         override = self._overrides.of(leased.site)
@@ -172,14 +181,16 @@ class Leasing:
     async def _find_place(self, slot: Slot) -> bool:
         """Take a place on the site's address; where all are taken, the slot ends `parked`. False: the lease is lost."""
         try:
-            address = (await self._names.resolve(host_of(slot.site)))[0]
+            # The least of several: names of one server may tell its addresses in any order.
+            address = min(await self._names.resolve(host_of(slot.site)))
         except Exception as error:
             # Whatever is wrong with the name, the fetch will meet it too and record it.
             logger.debug("%s: %s", slot.site, error)
             return True
         slot.address = address
         try:
-            placed = await self._queue.locate(self._session.name, slot.leased, address)
+            async with self._calls:
+                placed = await self._queue.locate(self._session.name, slot.leased, address)
         except StaleLeaseError:
             return False
         if not placed:
@@ -197,11 +208,12 @@ class Leasing:
 
     def keep_distance(self, slot: Slot) -> None:
         """Whoever holds a returned site next asks it no earlier than this agent would have."""
-        seconds = max(slot.due, slot.started_at + slot.delay) - asyncio.get_running_loop().time()
-        if slot.ending == "returned" and slot.started_at and seconds > 0:
-            slot.due_ms = self.due_ms(seconds)
-            if seconds > KEEP_SECONDS:
-                slot.ending = "later"
+        seconds = slot.free_at - asyncio.get_running_loop().time()
+        if slot.ending not in ("returned", "later") or not slot.started_at or seconds <= 0:
+            return
+        slot.due_ms = max(slot.due_ms, self.due_ms(seconds))
+        if seconds > KEEP_SECONDS:
+            slot.ending = "later"
 
     def due_ms(self, seconds: float) -> int:
         """The server's time, in ms, so many seconds from now."""
@@ -228,7 +240,7 @@ class Leasing:
             for error in filter(None, (task.exception() for task in taken)):
                 logger.debug("not taken up: %s", error)
         for slot in list(self._slots.values()):
-            slot.in_flight = 0  # the engine is closed: no answer comes any more
+            slot.in_flight = slot.parsing = 0  # the engine is closed: nothing comes any more
             if slot.live:
                 self.end(slot, "returned")
 
@@ -249,25 +261,33 @@ class Leasing:
                     await self._queue.leave(self._session.name, Leased(site, token, True, None), "returned")
         self._orphans = unknown
 
-    def _slot_left(self, slot: Slot) -> None:
-        """Called by the outbox: the slot was given back, lost, or goes on with paths given meanwhile."""
-        if slot.ending is None and not slot.lost:
-            asyncio.ensure_future(self._reload(slot))  # noqa: RUF006
+    def _slot_left(self, slot: Slot, gone: bool) -> None:
+        """Called by the outbox: the slot was given back or lost, or else goes on with paths given meanwhile."""
+        if not gone:
+            self._begin_task(self._reload(slot))
             return
         if self._slots.get(slot.site) is slot:
             del self._slots[slot.site]
+        if slot.own_requests:
+            logger.warning(
+                "%s: %d requests of the spider's own were not sent: the site went back",
+                slot.site,
+                len(slot.own_requests),
+            )
         self.asks.set()
 
     async def _reload(self, slot: Slot) -> None:
+        """Go on with a site that was to be finished; it counts as ending until its new paths are there."""
         try:
             _, paths, _ = await self._queue.checkpoint(slot.site)
-        except (RedisError, OSError) as error:
-            self._session.say_away(error)
-            self.end(slot, "returned")
+        except BaseException:
+            self._outbox.end(slot)  # which will be told again that there are more
+            raise
+        if slot.lost:
             return
         slot.frontier.add(_split(paths), 0)
         slot.paths_seen = len(paths)
-        slot.checkpointed = False
+        slot.ending, slot.checkpointed = None, False
         self._settle(slot)
 
 

@@ -1,17 +1,19 @@
 """Links of a page: found in the parsed document, made canonical, told apart by site. No Request is ever made here.
 
-One parse per page serves links and attributes alike. A page's `<base>`, rel=nofollow and meta robots are obeyed.
-Hostile input gives fewer links, never an exception.
+One parse per page serves links and attributes alike. A page's `<base>`, rel=nofollow, rel=canonical and meta robots
+are read here. Hostile input gives fewer links, never an exception.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit, uses_relative
 
 from lxml import etree
 from w3lib.encoding import (
@@ -21,15 +23,35 @@ from w3lib.encoding import (
     to_unicode,
 )
 from w3lib.html import strip_html5_whitespace
+from w3lib.url import safe_url_string
 
 from crawler.sites.canonical import UrlError, split
 
-_ANCHORS: Any = etree.XPath("//a[@href]|//area[@href]")
-_BASE: Any = etree.XPath("//base[@href]")
-_ROBOTS: Any = etree.XPath("//meta[translate(@name, 'ROBTS', 'robts')='robots']/@content")
-# Paths that are canonical as they stand: plain characters, no escapes, no dot segments, no query.
-_PLAIN = re.compile(r"/(?!/)[A-Za-z0-9_~/-]*(?:\.[A-Za-z0-9_~-][A-Za-z0-9_~/-]*)*")
-_PLAIN_RELATIVE = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9_~/-]*(?:\.[A-Za-z0-9_~-][A-Za-z0-9_~/-]*)*")
+# Tells what a page is written in, as `encoding_of` does; asked only if a link needs it. None: UTF-8.
+Encoding = Callable[[], str] | None
+
+# Of the URLs that a page names as canonical, how many are looked at for one that leads anywhere.
+_MOST_NAMED = 10
+# One target of an HTTP Link header and its parameters (RFC 8288): a comma within < > or " " parts no two of them.
+_LINK = re.compile(r"""<([^<>]*+)>((?:[^",<]++|"(?:[^"\\]|\\.)*+")*+)""", re.DOTALL)
+_LINK_REL = re.compile(r""";\s*+rel\s*+=\s*+(?:"([^"]*+)"|([^\s;"]++))""", re.IGNORECASE)
+# A link that canonical URLs spell alike, but for the order of its query and for its fragment: perhaps a site, perhaps
+# `./` or `../`, a path without dot segments, a query. Of escapes those that stay: a space's in the path, and bytes
+# from 80.
+_PORT = r":(?!(?:80|443)(?![0-9]))[1-9][0-9]{0,3}+"
+_SITE = rf"https?://[a-z0-9-]{{1,63}}+(?:\.[a-z0-9-]{{1,63}}+)*+(?:{_PORT})?+(?=[/?#]|\Z)"
+_LETTERS = r"\-A-Za-z0-9_~!$&'()*+,=:@"
+_PATH = rf"[{_LETTERS}/]*+(?:(?:\.(?=[{_LETTERS}%])|%(?:20|[89A-F][0-9A-F]))[{_LETTERS}/]*+)*+"
+_WORD = r"[A-Za-z0-9_.~+-]*+(?:%[89A-F][0-9A-F][A-Za-z0-9_.~+-]*+)*+"
+_FIELD = rf"{_WORD}(?:={_WORD})?+"
+_SIMPLE = re.compile(
+    rf"({_SITE})?+(\./|(?:\.\./)++)?+({_PATH})(?:\?({_FIELD}(?:&{_FIELD})*+))?+(?:#.*+)?+", re.DOTALL
+)
+_SIMPLE_PATH = re.compile(_PATH)
+# DNS allows a host no more.
+_LONGEST_SITE = len("http://") + 253
+# Brings fields of a query into the order of their names, then values, byte by byte once they are unescaped.
+_FIELD_ORDER = str.maketrans({"=": "\0", "+": " ", "%": "\x7f"})
 # Links that mean the same on every page of a site: no white space, no dot segments.
 _ABSOLUTE = re.compile(r"https?://(?![/?#])(?!.*/\.)[!-~]+")
 _ROOTED = re.compile(r"/(?!/)(?!.*/\.)[!-~]*")
@@ -64,7 +86,9 @@ def document(body: bytes, content_type: str) -> Any:
     if not body.strip():
         return None
     try:
-        return etree.fromstring(_parsable(_as_utf8(body, content_type)), _PARSER)
+        # A zero would end an attribute; without them even UTF-16 that nothing tells gives its links.
+        text = _as_utf8(body, content_type).replace(b"\0", b"")
+        return etree.fromstring(_parsable(text), _PARSER)
     except (etree.XMLSyntaxError, ValueError):
         return None
 
@@ -72,24 +96,22 @@ def document(body: bytes, content_type: str) -> Any:
 def robots_directives(root: Any, header: str) -> set[str]:
     """Words of meta robots and X-Robots-Tag (one line per header) that hold for everybody, in lower case."""
     words = set(re.split(r"[\s,]+", _TO_ONE_CRAWLER.sub("", header.lower())))
-    for content in _ROBOTS(root) if root is not None else ():
-        words |= set(re.split(r"[\s,]+", str(content).lower()))
+    # Here and below by `iter`, since XPath takes ten times as long where there is nothing to be found.
+    for element in root.iter("meta") if root is not None else ():
+        if element.get("name", "").lower() == "robots":
+            words |= set(re.split(r"[\s,]+", element.get("content", "").lower()))
     return words - {""}
 
 
-def links(root: Any, url: str, site: str, most: int, length: int) -> Links:
+def links(root: Any, url: str, site: str, most: int, length: int, encoding: Encoding = None) -> Links:
     """The page's links: the first `most`, each at most `length` characters as a URL."""
     inside: dict[str, None] = {}
     outside: dict[str, list[str]] = {}
     if root is None:
         return Links([], outside)
-    base = _Base(_base(root, url), site)
-    for element in _ANCHORS(root)[:most]:
-        if "nofollow" in element.get("rel", "").lower():
-            continue
-        href = element.get("href")
-        path = base.plain(href)
-        place = (site, path) if path and len(site) + len(path) <= length else base.place(href, length)
+    base = _Base(_base(root, url, encoding), site, length, encoding)
+    for href in _hrefs(root, most):
+        place = base.place(href)
         if place is None:
             continue
         if place[0] == site:
@@ -99,74 +121,212 @@ def links(root: Any, url: str, site: str, most: int, length: int) -> Links:
     return Links(list(inside), outside)
 
 
+def named_canonical(root: Any, header: str, url: str, length: int, encoding: Encoding = None) -> str:
+    """The URL that a page names as the one to take for it; empty: none that can be fetched, or its own.
+
+    The first rel=canonical that leads anywhere counts, of the head's `<link>` elements and then of the HTTP Link
+    header (`header`, several lines joined by commas). `url` is the page's, canonical.
+    """
+    for base, href in islice(_canonical_hrefs(root, header, url, encoding), _MOST_NAMED):
+        if href == url:
+            return ""
+        place = _Base(base, parts(url)[0], length, encoding).place(href)
+        if place is not None:
+            named = "".join(place)
+            return "" if named == url else named
+    return ""
+
+
+def parts(url: str) -> tuple[str, str]:
+    """Site and path of a URL that is canonical."""
+    start = url.index("/", len("https://"))
+    return url[:start], url[start:]
+
+
 def target(url: str, location: str, length: int) -> tuple[str, str] | None:
     """Site and path that a Location (its bytes read as Latin-1) points to; None: nothing that can be fetched."""
-    with suppress(UnicodeError):
-        # What servers send unescaped is UTF-8.
-        location = location.encode("latin-1").decode()
-    return _canonical(url, location, length)
+    return _canonical(url, _as_sent(location), length, None)
+
+
+def encoding_of(body: bytes, content_type: str) -> str:
+    """What a page is written in, by its BOM, header or meta, else the likeliest; a codec of Python's for text."""
+    encoding, _ = read_bom(body)
+    encoding = encoding or _declared(body, content_type)
+    with suppress(LookupError):
+        if encoding:
+            # Raised by those that are none for text: base64, zlib, …
+            "".encode(encoding)
+            return encoding
+    return _likeliest(body)
 
 
 class _Base:
-    """What a page's links start from, with short ways for the links that most pages have.
+    """What a page's links start from, with a short way for the links that most pages have.
 
-    A short way gives what `_canonical` gives, or nothing; a test compares them on real and made-up links.
+    The short way gives what `_canonical` gives, or leaves it to that; a test compares them on real and made-up links.
     """
 
-    def __init__(self, base: str, site: str) -> None:
+    def __init__(self, base: str, site: str, length: int, encoding: Encoding) -> None:
         self._base = base
-        self._site = site
-        own = base.startswith(f"{site}/")
-        path = base[len(site) :].partition("#")[0].partition("?")[0]
+        self._length = length
+        self._encoding = encoding
+        # The site that links without one lead to; None: not spelt simply.
+        self._site, path = _simple_site(base, site)
         folder = path[: path.rfind("/") + 1]
-        self._own = own
-        self._folder = folder if own and _PLAIN.fullmatch(folder) else None
+        # None: so odd that the long way must tell where links from here lead.
+        self._page = path if _is_simple(path) else None
+        self._folder = folder if _is_simple(folder) else None
 
-    def plain(self, href: str) -> str | None:
-        """The path of a link into the site that is spelt canonically as it stands; None: it takes the long way."""
-        if self._own and _PLAIN.fullmatch(href):
-            return href
-        if self._folder and _PLAIN_RELATIVE.fullmatch(href):
-            return self._folder + href
-        if href.startswith(self._site) and _PLAIN.fullmatch(href, len(self._site)):
-            return href[len(self._site) :]
-        return None
+    def place(self, href: str) -> tuple[str, str] | None:
+        """Site and path of a link; None: it leads nowhere."""
+        if href.startswith("#"):
+            return None
+        simple = _SIMPLE.fullmatch(href)
+        if simple is None or len(href) > self._length:
+            return self._long_way(href)
+        site, up, path, query = simple.groups()
+        if site is None:
+            site = self._site
+            path = self._joined(up, path, query)
+        elif len(site) > _LONGEST_SITE or path.startswith("//"):
+            return self._long_way(href)
+        if site is None or path is None:
+            return self._long_way(href)
+        path = path or "/"
+        if query:
+            path += _ordered(query)
+        return (site, path) if len(site) + len(path) <= self._length else None
 
-    def place(self, href: str, length: int) -> tuple[str, str] | None:
-        """Site and path of any link; remembered where it does not depend on the page it stands on."""
+    def _joined(self, up: str | None, path: str, query: str | None) -> str | None:
+        """The path that a simple link without a site leads to, query left out; None: the long way knows."""
+        if path.startswith("/"):
+            return None if up or path.startswith("//") else path
+        folder = self._folder
+        if folder is None or ":" in path or "//" in path:
+            return None
+        if up:
+            for _ in range(len(up) // len("../")):
+                folder = folder[: folder.rfind("/", 0, -1) + 1] or "/"
+        elif not path:
+            return self._page if query else None
+        return folder + path
+
+    def _long_way(self, href: str) -> tuple[str, str] | None:
+        """Any link; remembered where it means the same on every page of the site."""
         if _ABSOLUTE.fullmatch(href):
-            return _remembered(href, length)
-        if self._own and _ROOTED.fullmatch(href):
-            return _remembered(self._site + href, length)
-        return _canonical(self._base, href, length)
+            return _remembered(href, self._length)
+        if self._site and _ROOTED.fullmatch(href):
+            return _remembered(self._site + href, self._length)
+        return _canonical(self._base, href, self._length, self._encoding)
+
+
+def _simple_site(base: str, site: str) -> tuple[str | None, str]:
+    """The site of an absolute URL if it is `site` or spelt simply, and its path without the query."""
+    if base.startswith(f"{site}/"):
+        rest = base[len(site) :]
+    elif (simple := _SIMPLE.match(base)) and simple[1] and len(simple[1]) <= _LONGEST_SITE:
+        site, rest = simple[1], base[simple.end(1) :]
+    else:
+        return None, ""
+    return site, rest.partition("#")[0].partition("?")[0] or "/"
+
+
+def _is_simple(path: str) -> bool:
+    """Whether links can be joined to a path as it stands; urljoin would take a second slash away."""
+    return path.startswith("/") and "//" not in path and _SIMPLE_PATH.fullmatch(path) is not None
+
+
+def _ordered(query: str) -> str:
+    """A simple query as canonical URLs have it: each field with its equals sign, in order; empty: no field."""
+    if "&" not in query:
+        return f"?{query}" if "=" in query else f"?{query}="
+    fields = [field if "=" in field else f"{field}=" for field in query.split("&") if field]
+    if not fields:
+        return ""
+    fields.sort(key=_field_order)
+    return f"?{'&'.join(fields)}"
+
+
+def _field_order(field: str) -> str:
+    return field.translate(_FIELD_ORDER)
+
+
+def _hrefs(root: Any, most: int) -> Iterator[str]:
+    """What the first `most` anchors of the page point to, those left out that say nofollow."""
+    for element in root.iter("a", "area"):
+        href = element.get("href")
+        if href is None:
+            continue
+        if most <= 0:
+            return
+        most -= 1
+        rel = element.get("rel")
+        # Some part them by commas.
+        if rel is None or "nofollow" not in rel.lower().replace(",", " ").split():
+            yield href
+
+
+def _canonical_hrefs(root: Any, header: str, url: str, encoding: Encoding) -> Iterator[tuple[str, str]]:
+    """All that a page names as canonical: what it starts from, and how it is written."""
+    # Only in the head, where none but the page's author writes.
+    for head in root.iterchildren("head") if root is not None else ():
+        for element in head.iterchildren("link"):
+            if "canonical" in element.get("rel", "").lower().split() and element.get("href") is not None:
+                yield _base(root, url, encoding), element.get("href")
+    if "canonical" in header.lower():
+        for href, parameters in _LINK.findall(header):
+            # The first rel counts; a link with an anchor is said of another page.
+            rel = _LINK_REL.search(parameters)
+            named = rel is not None and "canonical" in (rel[1] or rel[2] or "").lower().split()
+            if named and "anchor" not in parameters.lower():
+                yield url, _as_sent(href)
+
+
+def _as_sent(text: str) -> str:
+    """A header's bytes that were read as Latin-1: what servers send unescaped is UTF-8."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
 
 
 @lru_cache(maxsize=32_768)
 def _remembered(url: str, length: int) -> tuple[str, str] | None:
-    return _canonical(url, url, length)
+    return _canonical(url, url, length, None)
 
 
-def _canonical(base: str, href: str, length: int) -> tuple[str, str] | None:
+def _canonical(base: str, href: str, length: int, encoding: Encoding) -> tuple[str, str] | None:
     href = strip_html5_whitespace(href)
     if len(href) > length or href.startswith("#"):
         return None
     if _SCHEME.match(href) and not href[:5].lower().startswith(("http:", "https")):
         return None
     try:
-        site, path = split(urljoin(base, href))
+        site, path = split(urljoin(base, href), _of(href, encoding))
     except (UrlError, ValueError):
         return None
     return (site, path) if len(site) + len(path) <= length else None
 
 
-def _base(root: Any, url: str) -> str:
-    """What relative links start from: the first `<base>`, unless its scheme is none that links can start from."""
-    for element in _BASE(root)[:1]:
+def _base(root: Any, url: str, encoding: Encoding) -> str:
+    """What relative links start from: the first `<base>`, unless it is of a kind that nothing is relative to."""
+    href = next((found for element in root.iter("base") if (found := element.get("href")) is not None), None)
+    if href is not None:
         with suppress(ValueError):
-            base = urljoin(url, strip_html5_whitespace(element.get("href")))
-            if base.lower().startswith(("http:", "https:")):
+            href = strip_html5_whitespace(href)
+            base = urljoin(url, safe_url_string(href, _of(href, encoding) or "utf-8"))
+            if urlsplit(base).scheme in uses_relative:
                 return base
     return url
+
+
+def _of(href: str, encoding: Encoding) -> str | None:
+    """What to escape the query of a link in; None: UTF-8, or it makes no difference, the link being in ASCII."""
+    if encoding is None or href.isascii():
+        return None
+    name = encoding()
+    # No escapes of these are known to anybody.
+    return None if name.startswith(("utf-16", "utf-32")) else name
 
 
 def _parsable(body: bytes) -> bytes:
@@ -186,19 +346,12 @@ def _attributes(tag: bytes) -> int:
 
 
 def _as_utf8(body: bytes, content_type: str) -> bytes:
-    """The page in UTF-8, from the encoding that BOM, header or meta name, else from the likeliest."""
-    encoding, bom = read_bom(body)
-    if encoding is None:
-        encoding = _declared(body, content_type) or _likeliest(body)
+    """The page in UTF-8, without its BOM."""
+    encoding = encoding_of(body, content_type)
+    _, bom = read_bom(body)
     if bom:
         body = body[len(bom) :]
-    if encoding == "utf-8":
-        return body
-    try:
-        return to_unicode(body, encoding).encode("utf-8", "replace")
-    except (LookupError, UnicodeError):
-        # A codec, but none for text: base64, zlib, …
-        return to_unicode(body, _likeliest(body)).encode()
+    return body if encoding == "utf-8" else to_unicode(body, encoding).encode("utf-8", "replace")
 
 
 def _declared(body: bytes, content_type: str) -> str | None:

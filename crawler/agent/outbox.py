@@ -23,7 +23,7 @@ CALL_RECORDS = 200
 # Paths in one snapshot from which on a thread packs it (about 5 ms of work).
 LARGE = 20_000
 # Sites given back at a time.
-LEAVES_AT_A_TIME = 16
+LEAVES_AT_A_TIME = 4
 
 
 class Outbox:
@@ -31,9 +31,8 @@ class Outbox:
 
     def __init__(self, queue: SiteQueue, author: Author, most: int, enough: int) -> None:
         self.due = asyncio.Event()  # a flush should not wait for its time
-        self.left: Callable[[Slot], None] = lambda _: (
-            None
-        )  # called with each slot that was given back or lost
+        # Called with each slot that was given back or lost (True), or goes on, for it was given more paths (False).
+        self.left: Callable[[Slot, bool], None] = lambda _slot, _gone: None
         self._queue = queue
         self._author = author
         self._agent = author.name
@@ -76,11 +75,17 @@ class Outbox:
         self._slots.pop(slot, None)
         self._size -= slot.unpublished
         slot.records, slot.packed, slot.delivery = [], None, None
-        self.left(slot)
+        self.left(slot, True)
+
+    def pack(self) -> None:
+        """Take what is finished by now, and what its frontier learned by it."""
+        self.due.clear()
+        for slot in self._slots:
+            if slot.unpublished or self._wants_checkpoint(slot):
+                slot.pack()
 
     async def flush(self) -> None:
-        """Send what there is and give back what has ended. Connection errors go to the caller; call again."""
-        self.due.clear()
+        """Send what was packed and give back what has ended. Connection errors go to the caller; call again."""
         for slots in self._calls():
             deliveries = [await self._deliver(slot) for slot in slots]
             published = await self._queue.publish(self._agent, deliveries)
@@ -93,24 +98,25 @@ class Outbox:
     @staticmethod
     async def _deliver(slot: Slot) -> Delivery:
         """What the slot sends, made in a thread where packing its frontier would hold up the event loop."""
-        packed = slot.pack()
+        packed = slot.packed
+        assert packed is not None
         if slot.delivery is None:
             large = packed.snapshot is not None and len(packed.snapshot.paths) > LARGE
             slot.delivery = await asyncio.to_thread(slot.seal, packed) if large else slot.seal(packed)
         return slot.delivery
 
     def _calls(self) -> list[list[Slot]]:
-        """The slots with something to say, in calls of bounded size."""
+        """The slots with something packed, in calls of bounded size."""
         calls: list[list[Slot]] = []
         room = 0
         for slot in self._slots:
-            if not slot.unpublished and not self._wants_checkpoint(slot):
+            if slot.packed is None:
                 continue
             if room <= 0:
                 calls.append([])
                 room = CALL_RECORDS
             calls[-1].append(slot)
-            room -= max(1, slot.unpublished)
+            room -= max(1, len(slot.packed.records))
         return calls
 
     @staticmethod
@@ -139,11 +145,12 @@ class Outbox:
         assert slot.packed is not None
         self._size -= len(slot.packed.records)
         slot.delivered()
-        if outcome.alias and slot.live:
+        if outcome.alias:
             slot.ending, slot.detail, slot.reason = "alias", outcome.alias, f"alias of {outcome.alias}"
             logger.info(
                 "%s has the address and the root page of %s: left out as its alias", slot.site, outcome.alias
             )
+            self.end(slot)
         if not slot.records and slot.ending is None:
             self._slots.pop(slot, None)
 
@@ -159,14 +166,14 @@ class Outbox:
                 detail=slot.paths_seen if slot.ending == "finished" else slot.detail,
                 reason=slot.reason,
                 report=report,
+                known=len(slot.frontier),
+                done=slot.frontier.published,
             )
         except StaleLeaseError:
             self.drop(slot)
             return
         self._slots.pop(slot, None)
-        if not done:
-            slot.ending = None
-        self.left(slot)
+        self.left(slot, done)
 
 
 def _report(slot: Slot) -> records.SiteEnded:
@@ -177,6 +184,7 @@ def _report(slot: Slot) -> records.SiteEnded:
         published=slot.frontier.published,
         known=len(slot.frontier),
         over_budget=slot.frontier.over_budget,
+        alias_of=slot.detail if slot.ending == "alias" else "",
         reason=_why(slot),
     )
 

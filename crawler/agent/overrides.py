@@ -45,6 +45,8 @@ class Dress:
 
     def __init__(self, site: str, override: SiteOverride, user_agent: str) -> None:
         """`user_agent` is the crawl's, as a product's name."""
+        self._site = site
+        self._plain = override is PLAIN
         names = {name.lower(): value for name, value in override.headers.items()}
         self.user_agent = robots.product(names["user-agent"]) if "user-agent" in names else user_agent
         self._headers = override.headers
@@ -54,7 +56,12 @@ class Dress:
             self._keep(site, override.cookies.items())
 
     def put_on(self, request: Request) -> None:
-        """Add what the site is to be asked with; what a user's own request already says stays."""
+        """Add what the site is to be asked with; what a user's own request already says stays.
+
+        A redirect of robots.txt may lead to a stranger, who gets nothing of it.
+        """
+        if self._plain or split(request.url)[0] != self._site:
+            return
         for name, value in self._headers.items():
             request.headers.setdefault(name, value)
         if self._proxy:

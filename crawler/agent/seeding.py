@@ -6,10 +6,11 @@ are no seeds are told (with their number) and left out.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler import records
@@ -31,6 +32,8 @@ logger = logging.getLogger("seeds")
 BATCH = 1000
 # Bad lines that are told one by one; the rest is counted.
 TOLD_LINES = 20
+# Sites met in links that are not asked about again.
+SITES_REMEMBERED = 1_000_000
 # Paths that a site met in links begins with, beside its root.
 PATHS_OF_LINKS = 4
 
@@ -75,41 +78,62 @@ class Seeding:
         author: Author,
         user_agent: str,
     ) -> None:
-        self.starting = 0  # start requests of the spider that are being queued
+        self.given = asyncio.Event()  # `queue_given` has something to do
         self._user_agent = user_agent
         self._client: Any = client
         self._queue = queue
         self._options = options
         self._scope = scope
         self._author = author
+        self._source: Iterator[Seed] | None = None
+        self._batch: list[Seed] = []  # of the source, in hand
+        self._answers: Counter[int] = Counter()
         self._taken_in = False
+        self._start_seeds: list[Seed] = []
         self._bad = 0
+        self._told_kind = b""
         self._found: dict[str, list[str]] = {}  # sites met in links, to be queued
         self._asked_for: set[str] = set()  # sites met before, queued or refused
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
 
     async def take_in(self, source: str) -> Added:
-        """Queue what `source` names (file, `-`, or URLs); safe to begin again after an error."""
-        self._bad = 0
-        answers: Counter[int] = Counter()
-        good = iter(self._good(reading.read(source)) if source else ())
-        while batch := list(itertools.islice(good, BATCH)):
-            answers.update(await self.queue_seeds(batch))
+        """Queue what `source` names (file, `-`, or URLs); called again after an error it goes on where it was."""
+        if self._source is None:
+            self._source = iter(self._good(reading.read(source)) if source else ())
+        while batch := self._batch or list(itertools.islice(self._source, BATCH)):
+            self._batch = batch
+            self._answers.update(await self.queue_seeds(batch))
+            self._batch = []
         if self._bad > TOLD_LINES:
             logger.warning("%d lines in all were no seeds and were left out", self._bad)
         self._taken_in = True
+        answers = self._answers
         return Added(answers[1], answers[0], answers[2], answers[-1], self._bad)
 
     @property
     def done(self) -> bool:
         """Whether all sites given to this agent, or met by it, are queued."""
-        return self._taken_in and not self.starting and not self._found
+        return self._taken_in and not self._start_seeds and not self._found
+
+    def give(self, seed: Seed) -> None:
+        """A start request of the spider's; `queue_given` queues it."""
+        self._start_seeds.append(seed)
+        self.given.set()
+
+    async def queue_given(self) -> int:
+        """Queue what the spider's start has given so far; how many."""
+        self.given.clear()
+        seeds = list(self._start_seeds)
+        if seeds:
+            await self.queue_seeds(seeds)
+            del self._start_seeds[: len(seeds)]
+        return len(seeds)
 
     async def drain_inlet(self) -> int:
         """Queue what `redis-cli lpush site:start_urls …` brought, in a list, set or sorted set; how many."""
-        total = 0
+        total = self._bad = 0
         while values := await self._peek():
-            await self.queue_seeds(self._good(map(reading.from_inlet, values)))
+            await self.queue_seeds(self._visitable(self._good(map(reading.from_inlet, values))))
             await self._remove(values)
             total += len(values)
         return total
@@ -145,20 +169,22 @@ class Seeding:
         """A link leads to another site: `queue_met` queues it, if the scope has it."""
         if site in self._asked_for or not self._scope.discovers or not self._scope.has_site(site):
             return
-        if self.may_visit(site):
+        inside = [path for path in ("/", *paths[:PATHS_OF_LINKS]) if self._scope.has_page(site + path)]
+        if inside and self.may_visit(site):
+            if len(self._asked_for) >= SITES_REMEMBERED:
+                self._asked_for.clear()
             self._asked_for.add(site)
-            self._found[site] = paths[:PATHS_OF_LINKS]
+            self._found[site] = inside
 
     async def queue_met(self) -> int:
         """Queue the sites that were met in links since the last call; how many."""
-        found, self._found = self._found, {}
-        newcomers = [self._newcomer(site, ("/", *paths), "link") for site, paths in found.items()]
-        try:
+        found = list(self._found.items())
+        if found:
+            newcomers = [self._newcomer(site, paths, "link") for site, paths in found]
             await self._queue.discover(newcomers, self._options.max_sites)
-        except BaseException:
-            self._found = {**found, **self._found}
-            raise
-        return len(newcomers)
+        for site, _ in found:
+            del self._found[site]
+        return len(found)
 
     def _newcomer(self, site: str, paths: Iterable[str], source: str) -> Newcomer:
         record = records.SiteFound(site=site, found_at=now_ms(), source=source)
@@ -174,6 +200,13 @@ class Seeding:
                 f"USER_AGENT is {self._user_agent!r}, and {seed.site} is another's; wanted one that names a "
                 "contact, as -s USER_AGENT='mybot (+https://example.org/bot)'"
             )
+
+    def _visitable(self, seeds: Iterable[Seed]) -> Iterator[Seed]:
+        for seed in seeds:
+            if self.may_visit(seed.site):
+                yield seed
+            else:
+                logger.warning("%s is left out: USER_AGENT %r names no contact", seed.site, self._user_agent)
 
     async def refresh_scope(self) -> None:
         """Take in what other agents' seeds added to the scope."""
@@ -208,7 +241,8 @@ class Seeding:
             return list(await self._client.srandmember(key, BATCH))
         if kind == b"zset":
             return list(await self._client.zrevrange(key, 0, BATCH - 1))
-        if kind != b"none":
+        if kind != b"none" and kind != self._told_kind:
+            self._told_kind = kind
             logger.warning("%s is a %s; wanted a list, set or sorted set of URLs", key, kind.decode())
         return []
 

@@ -41,17 +41,18 @@ class PrefixTakenError(Exception):
 class BackOff:
     """How long to wait before the next try: doubling, and from the start again after a try that held for a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = LONGEST_BACK_OFF_SECONDS) -> None:
+        self._longest = longest
         self._seconds = FIRST_BACK_OFF_SECONDS
         self._told_at = 0.0
 
     def next(self) -> float:
         """Seconds to wait now."""
         now = time.monotonic()
-        if now - self._told_at > 2 * LONGEST_BACK_OFF_SECONDS:
+        if now - self._told_at > 2 * self._longest:
             self._seconds = FIRST_BACK_OFF_SECONDS
         self._told_at = now
-        seconds, self._seconds = self._seconds, min(2 * self._seconds, LONGEST_BACK_OFF_SECONDS)
+        seconds, self._seconds = self._seconds, min(2 * self._seconds, self._longest)
         return seconds
 
 
@@ -109,9 +110,10 @@ class Session:
     async def renew(self) -> list[str]:
         """Keep all leases for another lease time; the sites to give back."""
         before = _boottime()
-        stop = await self._queue.renew(self.name, self.pages)
+        renewed = await self._queue.renew(self.name, self.pages)
+        self._server_ahead = renewed.server_ms / 1000 - before
         self._renewed = before
-        return stop
+        return renewed.stop
 
     def moment(self, reason: str = "", *, ended: bool = False) -> records.RunMoment:
         """What the tables keep of a run: its beginning, or its end."""
@@ -159,7 +161,8 @@ class Session:
 
     async def keep(self, loop: Loop) -> None:
         """Run a loop until it ends or the agent stops: a server that is away is waited for; other errors are raised."""
-        back_off = BackOff()
+        # Well within the one lease time that the first to return gives everybody.
+        back_off = BackOff(min(LONGEST_BACK_OFF_SECONDS, self._options.lease_seconds / 3))
         while not self.stopping.is_set():
             try:
                 await loop()

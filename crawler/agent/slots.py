@@ -32,6 +32,8 @@ class Packed(NamedTuple):
     fold: bool
     whole: bool  # the snapshot is of a slot that has ended and waits for nothing: nothing comes after it
     root: str
+    delay_ms: int
+    rests_until_ms: int
 
 
 @dataclass(eq=False, slots=True)
@@ -46,12 +48,17 @@ class Slot:
     connections: int = 1  # requests at a time
     rules: Rules | None = None  # None: robots.txt is still to be read
     rules_read_at: float = 0.0
+    robots_hop: str = ""  # where robots.txt was redirected to, still to be read
     robots_hops: int = 0
     delay: float = 0.0  # the same, with what robots.txt says; set with the rules
     started_at: float = 0.0  # of the last request
-    due: float = 0.0
+    due: float = 0.0  # its next turn; 0: it is not among the ready
+    rests_until: float = 0.0  # nothing is sent before, whatever is due; only ever raised
+    rests_until_ms: int = 0  # the same by the server's clock
     in_flight: int = 0
-    parsing: int = 0  # pages whose `parse` is not exhausted: it may yet give links
+    parsing: int = (
+        0  # pages of which the engine has not processed all that `parse` gave: it may yet give links
+    )
     lost: bool = False  # the lease is another's: results are dropped
     ending: Ending | None = None  # not None: nothing more is fetched, leave when all is published
     due_ms: int = 0  # for an ending `later` or `returned`, server's time; 0: at once
@@ -74,7 +81,13 @@ class Slot:
     @property
     def has_room(self) -> bool:
         """Whether one more request may be under way; robots.txt is read alone."""
-        return self.in_flight < (self.connections if self.rules is not None else 1)
+        alone = self.rules is None or self.robots_hop
+        return self.in_flight < (1 if alone else self.connections)
+
+    @property
+    def free_at(self) -> float:
+        """When the site may be asked again."""
+        return max(self.started_at + self.delay, self.rests_until)
 
     @property
     def busy(self) -> bool:
@@ -97,7 +110,10 @@ class Slot:
             self.seq += 1
             snapshot, fold = self._checkpoint()
             whole = fold and self.ending is not None and not self.busy
-            self.packed = Packed(self.seq, self.records, snapshot, fold, whole, self.root)
+            delay_ms = int(self.delay * 1000)
+            self.packed = Packed(
+                self.seq, self.records, snapshot, fold, whole, self.root, delay_ms, self.rests_until_ms
+            )
             self.records = []
         return self.packed
 
@@ -106,7 +122,15 @@ class Slot:
         delta = encode(packed.snapshot) if packed.snapshot else b""
         leased = self.leased
         return Delivery(
-            leased.site, leased.token, packed.seq, delta, packed.fold, packed.root, packed.records
+            leased.site,
+            leased.token,
+            packed.seq,
+            delta,
+            packed.fold,
+            packed.root,
+            packed.records,
+            packed.delay_ms,
+            packed.rests_until_ms,
         )
 
     def delivered(self) -> None:
@@ -118,8 +142,10 @@ class Slot:
         self.packed = self.delivery = None
 
     def _checkpoint(self) -> tuple[Snapshot | None, bool]:
-        if self.ending in ("finished", "alias"):
+        if self.ending == "alias":
             return None, False  # its checkpoint goes with the lease
+        if self.ending == "finished":
+            return self.frontier.changes(), False  # the agent may die before it has left
         if self.ending is not None or self.frontier.wants_fold():
             return self.frontier.everything(), True
         return self.frontier.changes(), False

@@ -1,13 +1,15 @@
 """One transfer: a pooled curl handle and the exchange that it carries, from `begin` to `end`.
 
 Hides pycurl's options, its callbacks and their return values, and libcurl's error numbers. The callbacks hold the
-caps (header bytes and fields, interim answers, content encodings), ask the guard at the socket and before every
-request, and move the deadline from stage to stage; whoever runs the transfer (crawler/agent/wire.py) ends it there.
+caps (header bytes and fields, interim answers, content encodings, sendings), ask the guard at the socket and before
+every sending, and move the deadline from stage to stage; whoever runs the transfer (crawler/agent/wire.py) ends it
+there.
 Gives a Response, or an error of `crawler.agent.errors`; the handle can then carry the next exchange.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +29,7 @@ from scrapy.utils._download_handlers import check_stop_download, normalize_bind_
 from crawler.agent.errors import (
     AddressRefused,
     BodyTimeout,
+    ConnectionLost,
     ConnectTimeout,
     HeaderLimitExceeded,
     HeadTimeout,
@@ -54,6 +57,9 @@ if TYPE_CHECKING:
 MAX_ENCODINGS: Final = 2
 # 100 Continue, 103 Early Hints: a few are honest, a flood is not.
 MAX_INTERIM: Final = 8
+# libcurl sends a request again by itself, at once and up to five times, where a kept connection was lost or a server
+# of HTTP/2 refuses it unread. One such turn is honest; more would ask a site faster than its delay allows.
+MAX_SENDINGS: Final = 2
 # How far behind its own connect limit libcurl may be before the sweep stops waiting for it.
 CONNECT_GRACE_SECONDS: Final = 1.0
 # A libcurl option that has no name in pycurl.
@@ -61,6 +67,11 @@ SUPPRESS_CONNECT_HEADERS: Final = 265
 
 _PROTOCOLS: Final = {1: "HTTP/1.0", 2: "HTTP/1.1", 3: "HTTP/2"}
 _LINE_TOO_LONG: Final = 100
+# For HTTP/2 libcurl's numbers do not say whether the other side broke the rules or merely ended the stream or the
+# connection; its words do. No words at all: the connection was closed.
+_HTTP2_ERRORS: Final = frozenset((16, 92))
+_HTTP2_ENDED: Final = re.compile(r"(?:HTTP/2 stream \d+ (?:reset by|was closed)|$)")
+_HTTP2_BROKEN: Final = ("nghttp2 ", "Ignoring received invalid")
 _NO_HEADERS: Final = Headers()
 
 
@@ -100,7 +111,8 @@ class Transfer:
             (pycurl.PREREQFUNCTION, self._on_connected),
             (pycurl.HEADERFUNCTION, self._on_header),
         )
-        self._chunks: list[bytes] = []
+        # One block: a body that comes byte by byte would take ten times its size as a list.
+        self._body = bytearray()
         self._set_up()
 
     def begin(self, attempt: Attempt) -> None:
@@ -110,9 +122,8 @@ class Transfer:
         if self._marked:
             self.curl.reset()
             self._set_up()
-        request, limits = attempt.request, attempt.limits
+        request = attempt.request
         self.deadline = monotonic() + attempt.connect_s + CONNECT_GRACE_SECONDS
-        self._byte_room, self._field_room = limits.header_bytes, limits.header_fields
         self._hears_head = _listened_to(self._crawler, signals.headers_received)
         self._set_url(request)
         self.curl.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(attempt.connect_s * 1000)))
@@ -133,8 +144,7 @@ class Transfer:
             return self._connect_timeout()
         if not self.head_at:
             return HeadTimeout(f"{url}: connected to {self.address}, no complete head within {limits.head}")
-        got = sum(map(len, self._chunks))
-        return BodyTimeout(f"{url}: {got} bytes of body, not complete within {limits.body}")
+        return BodyTimeout(f"{url}: {len(self._body)} bytes of body, not complete within {limits.body}")
 
     def error(self, code: int, text: str) -> Exception:
         """What libcurl's error number means for the crawl."""
@@ -148,6 +158,10 @@ class Transfer:
             return HeaderLimitExceeded(f"{message}; at most {limits.header_bytes} bytes (MAX_HEADER_BYTES)")
         if code == pycurl.E_UNSUPPORTED_PROTOCOL and self.sent_at:
             # The peer's protocol, not the URL's: an answer without a status line.
+            return MalformedAnswer(message)
+        if code in _HTTP2_ERRORS and _HTTP2_ENDED.match(text):
+            return ConnectionLost(message if text else f"{message}: closed")
+        if text.startswith(_HTTP2_BROKEN):
             return MalformedAnswer(message)
         return error_of_libcurl(code)(message)
 
@@ -168,7 +182,7 @@ class Transfer:
 
     def response(self, flags: list[str]) -> Response:
         """The Response from what has come; StopDownload if a signal's receiver stopped it and asks for that."""
-        request, body = self.attempt.request, b"".join(self._chunks)
+        request, body = self.attempt.request, bytes(self._body)
         self._account_for_decoding()
         if self.attempt.raw:
             flags = [*flags, "not_decoded"]
@@ -190,20 +204,27 @@ class Transfer:
 
     def _forget(self) -> None:
         self.deadline = inf
-        self.sent_at = self.head_at = self.done_at = 0.0
-        self.status = self._interim = 0
+        self.sent_at = self.done_at = 0.0
         self.address = ""
-        self.headers = _NO_HEADERS
         self.fault: Exception | None = None
         self.stop: StopDownload | None = None
+        self._sendings = 0
+        self._forget_answer()
+
+    def _forget_answer(self) -> None:
+        limits = self.attempt.limits
+        self._byte_room, self._field_room = limits.header_bytes, limits.header_fields
+        self.head_at = 0.0
+        self.status = self._interim = 0
+        self.headers = _NO_HEADERS
         self._lines: list[bytes] = []
-        self._chunks.clear()
+        self._body.clear()
 
     def _set_up(self) -> None:
         """All that stays the same from exchange to exchange; `reset` forgets it, so it stands in one place."""
         for option, value in self._fixed:
             self.curl.setopt(option, value)
-        self.curl.setopt(pycurl.WRITEFUNCTION, self._chunks.append)
+        self.curl.setopt(pycurl.WRITEFUNCTION, self._body.extend)
         self._marked = False
         self._address_set: str | None = None
         self._lines_set: list[bytes] = []
@@ -289,9 +310,13 @@ class Transfer:
             return int(pycurl.SOCKET_BAD)
 
     def _on_connected(self, address: str, *_rest: object) -> int:
-        """A connection, new or reused, is about to carry the request."""
-        if self._refused(address) or self._held_back():
+        """A connection, new or reused, is about to carry the request; also when libcurl sends it once more."""
+        if self._refused(address) or self._sent_too_often() or self._held_back():
             return int(pycurl.PREREQFUNC_ABORT)
+        if self._sendings:
+            # What came of the first answer is no part of the second.
+            self._forget_answer()
+        self._sendings += 1
         self.address = address
         self.sent_at = monotonic()
         self.deadline = self.sent_at + self.attempt.limits.head.seconds
@@ -335,7 +360,7 @@ class Transfer:
         return self._tell_head() if self._hears_head else None
 
     def _on_body(self, data: bytes) -> int | None:
-        self._chunks.append(data)
+        self._body.extend(data)
         return self._tell(signals.bytes_received, data=data)
 
     def _tell_head(self) -> int | None:
@@ -353,6 +378,13 @@ class Transfer:
     def _refuse(self, fault: Exception) -> int:
         self.fault = fault
         return 0
+
+    def _sent_too_often(self) -> bool:
+        if self._sendings < MAX_SENDINGS:
+            return False
+        url = self.attempt.request.url
+        self.fault = ConnectionLost(f"{url}: sent {MAX_SENDINGS} times, and each time lost or refused unread")
+        return True
 
     def _held_back(self) -> bool:
         """Whether who asked for this request does not want it sent any more; asked at the last moment there is."""

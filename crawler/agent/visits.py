@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from inspect import isasyncgen, isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.http import Response
-from scrapy.utils.misc import arg_to_iter
 from twisted.python.failure import Failure
 
-from crawler import records
+from crawler import engine, records
 from crawler.agent import answers, links, robots
-from crawler.agent.errors import NotSent, status_code_of
+from crawler.agent.errors import AddressRefused, NotSent, status_code_of
 from crawler.agent.pages import Chain, LoadedPage
 
 if TYPE_CHECKING:
@@ -51,6 +49,14 @@ PAGE_META = {
 OUR_META = frozenset({*PAGE_META, "slot", "turn", "sending", "own"})
 
 
+class _Parsed(NamedTuple):
+    """A page whose callback has given something, and what is to be done when all of that is processed."""
+
+    slot: Slot
+    request: Request | None
+    done: Callable[[], None]
+
+
 class Visits:
     """One agent's requests and their outcomes."""
 
@@ -59,12 +65,16 @@ class Visits:
         self._agent = agent
         self._options = agent.options
         self._chain = Chain(crawler, agent.options.page_pipelines)
+        self._parsed: list[_Parsed] = []  # pages whose callback has given something
+        crawler.signals.connect(self._rest_if_asked, signals.response_downloaded)
 
     def next_request(self, slot: Slot) -> Request | None:
         """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled."""
         now = asyncio.get_running_loop().time()
-        if slot.rules is None or now - slot.rules_read_at > self._options.robots_lifetime_seconds:
-            return self._start(slot, self._robots_request(slot, f"{slot.site}/robots.txt"))
+        if slot.rules is not None and now - slot.rules_read_at > self._options.robots_lifetime_seconds:
+            slot.rules = None
+        if slot.rules is None or slot.robots_hop:
+            return self._start(slot, self._robots_request(slot, slot.robots_hop or f"{slot.site}/robots.txt"))
         if slot.own_requests:
             return self._start(slot, self._own(slot, slot.own_requests.popleft()))
         turn = self._allowed_turn(slot, now)
@@ -119,11 +129,11 @@ class Visits:
             place = links.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
             if place and slot.live:
                 slot.robots_hops += 1
-                slot.rules = robots.UNAVAILABLE
-                slot.rules_read_at = asyncio.get_running_loop().time()
-                self._agent.hold(slot, self._robots_request(slot, "".join(place)), first=True)
+                slot.robots_hop = "".join(place)
+                self._agent.settle(slot)
                 return
-        self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}")
+        rest = answers.seconds_asked((response.headers.get("Retry-After") or b"").decode("latin-1"))
+        self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
     def _robots_failed(self, failure: Failure) -> None:
         slot: Slot = failure.request.meta["slot"]  # type: ignore[attr-defined]
@@ -132,23 +142,24 @@ class Visits:
         if isinstance(failure.value, NotSent):
             self._agent.settle(slot)
             return
+        if isinstance(failure.value, AddressRefused):
+            logger.warning("%s; --again walks it anew then", failure.value)
         self._obey(slot, status_code_of(failure.value), b"", _one_line(failure.value))
 
-    def _obey(self, slot: Slot, status: int, body: bytes, what: str) -> None:
+    def _obey(self, slot: Slot, status: int, body: bytes, what: str, rest: float | None = None) -> None:
+        slot.robots_hop, slot.robots_hops = "", 0
         if not slot.live:
             self._agent.settle(slot)
             return
         rules = robots.rules(status, body, slot.dress.user_agent, self._options.robots_max_bytes)
         if not rules.available:
             slot.rules = None
-            self._agent.rest(slot, None, what)
+            self._agent.rest(slot, max(rest or 0.0, answers.rest_of(slot.frontier.strikes)), what)
         else:
             slot.rules = rules
             slot.rules_read_at = asyncio.get_running_loop().time()
-            slot.frontier.strikes = 0
             asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
             slot.delay = max(slot.least_delay, asked)
-        slot.robots_hops = 0
         self._agent.settle(slot)
 
     # --- pages ---
@@ -212,26 +223,48 @@ class Visits:
         if turn.path == "/" and self._options.find_aliases and slot.address and record.size:
             self._agent.ask_for_alias(slot, record.sha256)
         assert self._crawler.spider
-        return self._parsing(slot, partial(self._crawler.spider.parse, response), page.release)
+        parse = partial(self._crawler.spider._parse, response)
+        return self._parse(slot, response.request, parse, page.release)
 
-    def _parsing(self, slot: Slot, parse: Callable[[], Any], done: Callable[[], None]) -> Any:
-        """What a user's callback gives. The site is not finished, nor `done` called, before all of it was taken.
+    def _parse(
+        self, slot: Slot, request: Request | None, parse: Callable[[], Any], done: Callable[[], None]
+    ) -> Any:
+        """What a user's callback gives; `done` is called when the engine has processed all of it.
 
-        Else a link that `parse` yields could come too late, and an item be lost with an agent whose record is out.
+        Not when it is exhausted: a link would come too late for its site, and an item that is still in a pipeline would
+        be lost with an agent whose record is out.
         """
+        output = None
+        try:
+            output = parse()
+        finally:
+            if output is None:
+                done()
+        if output is not None:
+            slot.parsing += 1
+            self._parsed.append(_Parsed(slot, self._in_progress(request), done))
+        return output
 
-        def end() -> None:
+    def _in_progress(self, request: Request | None) -> Request | None:
+        """The request that the engine has in hand; a middleware may have given its response another."""
+        under_way = engine.in_progress(self._crawler)
+        if request is None or request in under_way:
+            return request
+        mark = _mark(request)
+        return next((one for one in under_way if _mark(one) is mark), None)
+
+    def end_parsed(self) -> None:
+        """End the turns of those pages of which nothing is under way any more; called whenever the engine asks on."""
+        if not self._parsed:
+            return
+        under_way = engine.in_progress(self._crawler)
+        ended = [one for one in self._parsed if one.request not in under_way]
+        if ended:
+            self._parsed = [one for one in self._parsed if one.request in under_way]
+        for slot, _, done in ended:
             slot.parsing -= 1
             done()
             self._agent.settle(slot)
-
-        slot.parsing += 1
-        try:
-            output = parse()
-        except BaseException:
-            end()
-            raise
-        return _until_taken(output, end)
 
     def _redirected(self, slot: Slot, turn: Turn, response: Response) -> None:
         location = (response.headers.get("Location") or b"").decode("latin-1")
@@ -286,6 +319,16 @@ class Visits:
 
     # --- a user's own requests to a site in hand ---
 
+    def _rest_if_asked(self, request: Request, response: Response) -> None:
+        """Told of every answer when it comes: where it means a rest, Scrapy's middlewares keep it from its callback."""
+        if not request.meta.get("own"):
+            return
+        slot: Slot = request.meta["slot"]
+        retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
+        seconds = answers.meaning(response.status, retry_after, 1, 1, slot.frontier.strikes).rest_seconds
+        if seconds:
+            self._agent.rest(slot, seconds, f"it answered {response.status}")
+
     def is_ours(self, request: Request) -> bool:
         """Whether a slot waits for this request's end: told by its callback, since users copy `meta`."""
         if request.callback in (self.loaded, self._robots_loaded):
@@ -302,15 +345,22 @@ class Visits:
             slot.in_flight -= 1
             slot.dress.take_in(response)
             assert self._crawler.spider
-            parse = partial(callback or self._crawler.spider.parse, response, **arguments)
-            return self._parsing(slot, parse, _nothing)
+            parse = partial(callback or self._crawler.spider._parse, response, **arguments)
+            try:
+                return self._parse(slot, response.request, parse, _nothing)
+            finally:
+                self._agent.settle(slot)
 
         def failed(failure: Failure) -> Any:
             slot.in_flight -= 1
-            return self._parsing(slot, partial(errback, failure) if errback else lambda: failure, _nothing)
+            try:
+                parse = partial(errback, failure) if errback else lambda: failure
+                return self._parse(slot, failure.request, parse, _nothing)  # type: ignore[attr-defined]
+            finally:
+                self._agent.settle(slot)
 
         loaded.ours = True  # type: ignore[attr-defined]
-        meta = {**request.meta, "download_slot": "agent", "slot": slot, "own": True}
+        meta = {**request.meta, "download_slot": "agent", "slot": slot, "own": object()}
         return request.replace(callback=loaded, errback=failed, meta=meta)
 
 
@@ -322,40 +372,9 @@ def _nothing() -> None:
     """What is to be done after a user's own request: nothing."""
 
 
-def _until_taken(output: Any, end: Callable[[], None]) -> Any:
-    """The same output, of whatever kind Scrapy knows; `end` is called when the last of it was taken."""
-    if output is None or isinstance(output, Failure):
-        end()
-        return output
-    if isasyncgen(output):
-        return _async_until_taken(output, end)
-    if isawaitable(output):
-        return _awaited_until_taken(output, end)
-    return _iterated_until_taken(output, end)
-
-
-def _iterated_until_taken(output: Any, end: Callable[[], None]) -> Iterator[Any]:
-    try:
-        yield from arg_to_iter(output)
-    finally:
-        end()
-
-
-async def _async_until_taken(output: Any, end: Callable[[], None]) -> AsyncIterator[Any]:
-    try:
-        async for one in output:
-            yield one
-    finally:
-        end()
-
-
-async def _awaited_until_taken(output: Any, end: Callable[[], None]) -> Any:
-    try:
-        result = await output
-    except BaseException:
-        end()
-        raise
-    return _until_taken(result, end)
+def _mark(request: Request) -> Any:
+    """What tells a request of ours from all others, also in a copy of it."""
+    return request.meta.get("turn") or request.meta.get("own")
 
 
 def _one_line(error: BaseException) -> str:

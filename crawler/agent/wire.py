@@ -51,7 +51,9 @@ class Wire:
         self.guard = AddressGuard(given.allow_private_addresses)
         self.names = Names(given.connect_timeout_seconds)
         self.limits = Limits.of(given, crawler.settings.getint("DOWNLOAD_MAXSIZE"))
-        self._make = partial(Transfer, crawler, self.guard, tuple(_fixed_options(crawler)))
+        self._http2 = given.http2_enabled
+        fixed = tuple(_fixed_options(crawler, http2=self._http2))
+        self._make = partial(Transfer, crawler, self.guard, fixed)
         self._idle: list[Transfer] = []
         self._active: dict[Any, Transfer] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,8 +135,16 @@ class Wire:
         now = monotonic()
         for transfer in [one for one in self._active.values() if one.deadline < now]:
             self._end(transfer, transfer.lateness())
+        if self._http2:
+            self._look_at_connections()
         assert self._loop is not None
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep) if self._active else None
+
+    def _look_at_connections(self) -> None:
+        """Let libcurl find the streams of connections that have failed: it tells only the one that met the fault."""
+        for fd in list(self._watched):
+            if fd in self._watched:
+                self._act(fd, 0)
 
     # --- libcurl's side of the loop -------------------------------------------------------------------
 
@@ -239,7 +249,7 @@ async def leave(crawler: Crawler) -> None:
 # --- What every handle is set to --------------------------------------------------------------------------
 
 
-def _fixed_options(crawler: Crawler) -> Iterator[tuple[int, Any]]:
+def _fixed_options(crawler: Crawler, *, http2: bool) -> Iterator[tuple[int, Any]]:
     """What every handle is set to."""
     yield pycurl.NOSIGNAL, 1
     yield pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
@@ -249,7 +259,8 @@ def _fixed_options(crawler: Crawler) -> Iterator[tuple[int, Any]]:
     yield pycurl.NOPROXY, ""
     yield pycurl.PATH_AS_IS, 1
     yield pycurl.ACCEPT_ENCODING, ENCODINGS
-    yield pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS
+    version = pycurl.CURL_HTTP_VERSION_2TLS if http2 else pycurl.CURL_HTTP_VERSION_1_1
+    yield pycurl.HTTP_VERSION, version
     yield pycurl.BUFFERSIZE, 64 * 1024
     yield from bind_options(crawler.settings.get("DOWNLOAD_BIND_ADDRESS"))
     if crawler.settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):

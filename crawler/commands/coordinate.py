@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from crawler.command import CommandError, LowtideCommand, quieten
 
 if TYPE_CHECKING:
     import argparse
+
+# How often the bundled server is looked at.
+WATCH_SECONDS = 1.0
 
 
 class Command(LowtideCommand):
@@ -50,17 +53,19 @@ class Command(LowtideCommand):
 
     def _local(self, stop: threading.Event) -> int:
         from crawler.sites import connection
-        from crawler.store.local import STOPPED
-        from crawler.store.server import CoordinatorRuns, Server, ServerError
+        from crawler.store.local import COORDINATOR, STOPPED, UNUSABLE, ServerKeeper
+        from crawler.store.server import CoordinatorRuns, OtherCrawl, Server
 
         assert self.settings is not None
         connection.require(self.settings)
+        server = Server(self.options.var)
         try:
-            membership = Server(self.options.var).join("coordinator")
+            membership = server.join("coordinator", self.options.key_prefix)
         except CoordinatorRuns:
             return 0
-        except ServerError as error:
-            raise CommandError(str(error)) from None
+        except OtherCrawl as error:
+            self.fail(str(error))
+            return UNUSABLE
         self.settings.set("REDIS_URL", membership.url, priority="cmdline")
         drained = False
 
@@ -69,10 +74,12 @@ class Command(LowtideCommand):
             drained = membership.leave_when_alone(empty)
             return drained
 
-        with membership:
-            # One at a time, so the name can be the same for all: a successor goes on at once with what one that
-            # was killed had read and not stored.
-            code = self._coordinate(stop, leave, name=f"{socket.gethostname()}-local")
+        keeper = ServerKeeper(server)
+        with membership, _beside(keeper.look, stop) as gave_up:
+            code = self._coordinate(stop, leave, name=COORDINATOR)
+        if gave_up.is_set():
+            self.fail(f"the bundled server cannot be started again: {keeper.trouble}")
+            return UNUSABLE
         return code or (0 if drained else STOPPED)
 
     def _coordinate(
@@ -92,5 +99,26 @@ class Command(LowtideCommand):
             self.fail(str(error))
             return UNUSABLE
         except RedisError as error:
-            raise CommandError(f"REDIS_URL {connection.told(self.settings)}: {error}") from None
+            raise CommandError(connection.explained(self.settings, error)) from None
         return 0
+
+
+@contextmanager
+def _beside(look: Callable[[], bool], stop: threading.Event) -> Iterator[threading.Event]:
+    """Have somebody `look` every second while the block runs; the first that says no sets `stop`, and what is given."""
+    over, gave_up = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while not over.wait(WATCH_SECONDS):
+            if not look():
+                gave_up.set()
+                stop.set()
+                return
+
+    thread = threading.Thread(target=work, name="server-keeper", daemon=True)
+    thread.start()
+    try:
+        yield gave_up
+    finally:
+        over.set()
+        thread.join()

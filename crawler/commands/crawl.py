@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -13,25 +14,14 @@ from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 
 from crawler import schedulers
-from crawler.command import CommandError, checked, quieten
+from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
 from crawler.options import OptionError, nearest
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
+    from crawler.store.leftover import Left
     from crawler.supervisor import Child
-
-# How a crawl may end: exit code 0, what a supervisor starts again (1), the call's fault (2), or what would fail
-# again (3).
-CODES = {
-    "finished": 0,
-    "shutdown": 0,
-    "no_seeds": 2,
-    "no_contact": 2,
-    "bad_seeds": 2,
-    "coordinator_failed": 3,
-    "prefix_taken": 3,
-}
 
 
 class Command(stock.Command):
@@ -84,10 +74,15 @@ class Command(stock.Command):
         if len(args) != 1:
             raise UsageError("wanted the name of one spider, as in `scrapy crawl site`", print_help=False)
         self._take_settings_of(args[0], opts.spargs)
+        if opts.agents > 1:
+            self._feeds_of(1, opts)
         try:
             self._check_services()
         except CommandError as error:
-            raise SystemExit(f"lowtide: {error}") from None
+            print(f"lowtide: {error}", file=sys.stderr)
+            raise SystemExit(error.code) from None
+        # A supervisor has no use for Scrapy's event loop, which would complain at the end that nobody closed it.
+        self.requires_crawler_process = opts.agents == 1
 
     def _check_scheduler(self) -> None:
         try:
@@ -133,7 +128,8 @@ class Command(stock.Command):
         else:
             self.exitcode = self._crawl(args[0], opts)
         if self.exitcode == 0 and not opts.no_summary:
-            self._summarise(started_ms, opts)
+            with until_nobody_reads():
+                self._summarise(started_ms, opts)
 
     @staticmethod
     def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:
@@ -175,11 +171,14 @@ class Command(stock.Command):
             connection.require(self.settings)
             if connection.is_named(self.settings):
                 connection.check(self.settings)
+        except connection.ServerRefusesError as error:
+            raise LastingError(str(error)) from None
         except (connection.ServerAwayError, OptionError) as error:
             raise CommandError(str(error)) from None
         if connection.is_named(self.settings):
             return
         self._check_folder()
+        self._check_crawl()
         if self.options.database_url:
             from crawler.store.database import DatabaseError, check_version, open_database
 
@@ -187,6 +186,16 @@ class Command(stock.Command):
                 check_version(open_database(self.options.database))
             except DatabaseError as error:
                 raise CommandError(str(error)) from None
+
+    def _check_crawl(self) -> None:
+        from crawler.store.server import OtherCrawl, Server, ServerError
+
+        try:
+            Server(self.options.var).refuse_other(self.options.key_prefix)
+        except OtherCrawl as error:
+            raise LastingError(str(error)) from None
+        except ServerError as error:
+            raise CommandError(str(error)) from None
 
     def _check_folder(self) -> None:
         var = self.options.var
@@ -204,13 +213,12 @@ class Command(stock.Command):
         crawler = self._create_crawler(name)
         self.crawler_process.crawl(crawler, **opts.spargs)
         self.crawler_process.start()
-        if self.crawler_process.bootstrap_failed or crawler._stats is None:
-            return 1
-        return CODES.get(str(crawler.stats.get_value("finish_reason")), 1)
+        return 1 if self.crawler_process.bootstrap_failed else exit_code_of(crawler)
 
     def _supervise(self, name: str, opts: argparse.Namespace) -> int:
         from scrapy.utils.log import configure_logging
 
+        from crawler.sites import connection
         from crawler.supervisor import Supervisor
 
         assert self.settings is not None
@@ -218,15 +226,11 @@ class Command(stock.Command):
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[supervisor]")
         self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
         configure_logging(self.settings)
-        return Supervisor(children).run(after=self._stored)
+        if connection.is_named(self.settings):
+            return Supervisor(children).run()
+        from crawler.store.local import Drain
 
-    def _stored(self) -> bool:
-        """Whether no coordinator of this machine is at work any more."""
-        from crawler.sites import connection
-        from crawler.store.server import Server
-
-        assert self.settings is not None
-        return connection.is_named(self.settings) or not Server(self.options.var).coordinator_alive()
+        return Supervisor(children).run(after=Drain(self.settings, self.options).over)
 
     def _child(self, name: str, opts: argparse.Namespace, number: int) -> Child:
         from crawler.supervisor import Child, agent_command, numbered_file
@@ -247,19 +251,66 @@ class Command(stock.Command):
         ):
             if value:
                 arguments += [option, value]
-        if opts.again and number == 1:
-            arguments.append("--again")
+        # Asked of one agent, and once: a killed one goes on, it walks nothing anew and empties no file.
+        anew = int(self.options.walk_again and number == 1)
+        first, again = ["-s", f"WALK_AGAIN={anew}"], ["-s", "WALK_AGAIN=0"]
         for option, files in (("-o", opts.output), ("-O", opts.overwrite_output)):
             for uri in files or ():
-                arguments += [option, numbered_file(uri, number)]
-        return Child(f"agent {number}", agent_command(name, arguments))
+                first += [option, numbered_file(uri, number)]
+                again += ["-o", numbered_file(uri, number)]
+        first += self._feeds_of(number, opts)
+        again += self._feeds_of(number, opts, overwrite=False)
+        return Child(
+            f"agent {number}",
+            agent_command(name, arguments + first),
+            again=agent_command(name, arguments + again),
+        )
+
+    def _feeds_of(self, number: int, opts: argparse.Namespace, *, overwrite: bool | None = None) -> list[str]:
+        """The feeds of FEEDS with a file for each agent, as arguments; -o and -O stand in place of FEEDS."""
+        from crawler.supervisor import numbered_file
+
+        assert self.settings is not None
+        feeds = self.settings.getdict("FEEDS")
+        if not feeds or opts.output or opts.overwrite_output:
+            return []
+        more = {} if overwrite is None else {"overwrite": overwrite}
+        numbered = {numbered_file(str(uri), number): {**feed, **more} for uri, feed in feeds.items()}
+        try:
+            return ["-s", f"FEEDS={json.dumps(numbered)}"]
+        except TypeError as error:
+            raise UsageError(
+                f"FEEDS cannot be handed to several agents: {error}; wanted texts, numbers and dotted paths in it",
+                print_help=False,
+            ) from None
+
+    def _left(self) -> Left | None:
+        """What is left in the queue; None where it cannot be looked at any more."""
+        from crawler.sites.connection import ServerAwayError
+        from crawler.store import leftover
+        from crawler.store.server import ServerError
+
+        assert self.settings is not None
+        try:
+            return leftover.look(self.settings, self.options)
+        except (ServerAwayError, ServerError, OptionError):
+            return None
 
     def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
         """What was found, where it is, and what to type next; to standard error where items go to the output."""
         from crawler.sites import connection
 
         assert self.settings is not None
-        if connection.is_named(self.settings) and not self.options.database_url:
+        from crawler.store.joining import names_tables
+
+        left = self._left() if connection.is_named(self.settings) else None
+        if left and left.records and not left.coordinators:
+            print(
+                f"lowtide: {left.records} records wait in the results stream and no coordinator is running; "
+                "wanted one: scrapy coordinate",
+                file=sys.stderr,
+            )
+        if not names_tables(self.settings, self.options):
             return
         from crawler.reports import summary
         from crawler.store.database import DatabaseError, open_database, told
@@ -275,7 +326,9 @@ class Command(stock.Command):
         except DatabaseError as error:
             print(f"lowtide: {error}", file=sys.stderr)
             return
-        print(summary.text(found), file=out)
+        if left is None and found["sites"] > found["sites_finished"]:
+            left = self._left()
+        print(summary.text({**found, **(left._asdict() if left else {})}), file=out)
         print(f"\nresults: {told(engine.url)}, tables sites and pages", file=out)
         where = "" if self.options.var_dir == "var" else f" -s VAR_DIR={self.options.var_dir}"
         print(

@@ -13,32 +13,34 @@ from crawler.command import CommandError, LowtideCommand, print_json
 if TYPE_CHECKING:
     import argparse
 
+    from sqlalchemy import Engine
+
+    from crawler.store.operating import Rebuilt
+
 
 class Command(LowtideCommand):
     def syntax(self) -> str:
-        return "show | rebuild | reset --yes | cli [COMMAND …]"
+        return "show | rebuild | reset --yes [--force] | cli [COMMAND …]"
 
     def short_desc(self) -> str:
         return "Look at the site queue, rebuild it from the tables, empty it, or talk to its server"
 
     def long_desc(self) -> str:
         return (
-            "show: how many sites wait, who works on what. rebuild: put the tables' sites into a queue that was lost. "
-            "reset: remove every key of this crawl from Redis (the tables stay). cli: a redis-cli on the crawl's "
-            "server, the bundled one too."
+            "show: how many sites wait, who works on what. rebuild: put the tables' sites into a queue that was lost, "
+            "with pauses, blocks and budgets; wants the SCOPE of the crawl, and seeds that were not fetched yet anew. "
+            "reset: remove every key of this crawl from Redis (the tables stay), not while agents work on it. cli: a "
+            "redis-cli on the crawl's server, the bundled one too."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.add_argument("--json", action="store_true", help="show, rebuild: print figures as JSON")
         parser.add_argument("--yes", action="store_true", help="reset: do it")
+        parser.add_argument("--force", action="store_true", help="reset: also while agents work on it")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
-        from redis.exceptions import RedisError
-
-        from crawler.store.database import DatabaseError
-        from crawler.store.joining import joined
-        from crawler.store.server import ServerError
+        from crawler.store.joining import joined, require_tables
 
         word = args[0] if args else "show"
         doings = {"show": self._show, "rebuild": self._rebuild, "reset": self._reset, "cli": self._cli}
@@ -47,11 +49,10 @@ class Command(LowtideCommand):
         if word == "reset" and not opts.yes:
             raise CommandError("reset removes the queue and all results not yet stored; wanted --yes")
         assert self.settings is not None
-        try:
-            with joined(self.settings, self.options):
-                return doings[word](args[1:], opts) or 0
-        except (RedisError, DatabaseError, ServerError) as error:
-            raise CommandError(str(error)) from None
+        if word == "rebuild":
+            require_tables(self.settings, self.options)
+        with joined(self.settings, self.options):
+            return doings[word](args[1:], opts) or 0
 
     def _show(self, _args: list[str], opts: argparse.Namespace) -> None:
         asyncio.run(self._show_now(opts))
@@ -70,9 +71,8 @@ class Command(LowtideCommand):
             print(f"{name:<12} {value:>10,}")
         for agent in figures["by_agent"]:
             left = agent["expires_ms"] / 1000
-            print(
-                f"agent {agent['agent']}: {agent['held']} sites, {agent['pages']} pages, lease for {left:.0f} s more"
-            )
+            lease = f"lease for {left:.0f} s more" if left > 0 else "gone, its sites are handed on"
+            print(f"agent {agent['agent']}: {agent['held']} sites, {agent['pages']} pages, {lease}")
         for name, length in figures["lists"].items():
             print(f"list  {name}: {length:,}")
 
@@ -88,24 +88,32 @@ class Command(LowtideCommand):
         else:
             print(
                 f"{counts['finished']} finished and {counts['unfinished']} unfinished sites restored, "
-                f"{counts['known']} were known"
+                f"{counts['alias']} aliases, {counts['blocked']} blocked; {counts['paused']} of them are paused, "
+                f"{counts['known']} others were known"
             )
 
-    async def _rebuild_now(self, engine: object) -> dict[str, int]:
+    async def _rebuild_now(self, engine: Engine) -> Rebuilt:
+        from crawler.sites.scope import Scope
         from crawler.store import operating
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
-            return await operating.rebuild(queue, engine)  # type: ignore[arg-type]
+            return await operating.rebuild(queue, engine, Scope(self.options))
 
-    def _reset(self, _args: list[str], _opts: argparse.Namespace) -> None:
-        print(f"{asyncio.run(self._reset_now())} keys removed")
+    def _reset(self, _args: list[str], opts: argparse.Namespace) -> None:
+        print(f"{asyncio.run(self._reset_now(force=opts.force))} keys removed")
 
-    async def _reset_now(self) -> int:
+    async def _reset_now(self, *, force: bool) -> int:
         from crawler.store import operating
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
+            working = [agent["agent"] for agent in await queue.agents() if agent["expires_ms"] > 0]
+            if working and not force:
+                raise CommandError(
+                    f"agents work on this crawl: {', '.join(working)}; stop them first (one that was killed counts "
+                    "for LEASE_SECONDS more), or add --force"
+                )
             return await queue.reset()
 
     def _cli(self, args: list[str], _opts: argparse.Namespace) -> int:

@@ -23,20 +23,20 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:
-        from crawler.store.database import DatabaseError, check_version, open_database
+        from crawler.store.database import check_version, open_database
+        from crawler.store.joining import require_tables
 
         names = args or ["summary"]
         unknown = [name for name in names if name not in _names()]
         if unknown:
             raise CommandError(f"no report {unknown[0]!r}; there are {', '.join(_names())}")
-        try:
-            engine = open_database(self.options.database)
-            if check_version(engine) is None:
-                raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
-            modules = {name: import_module(f"crawler.reports.{name}") for name in names}
-            figures = {name: module.figures(engine) for name, module in modules.items()}
-        except DatabaseError as error:
-            raise CommandError(str(error)) from None
+        assert self.settings is not None
+        require_tables(self.settings, self.options)
+        engine = open_database(self.options.database)
+        if check_version(engine) is None:
+            raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
+        modules = {name: import_module(f"crawler.reports.{name}") for name in names}
+        figures = {name: module.figures(engine) for name, module in modules.items()}
         if opts.json:
             print_json(figures)
         else:

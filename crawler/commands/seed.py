@@ -34,6 +34,7 @@ class Command(LowtideCommand):
         if not args:
             raise CommandError("no seeds: wanted files or URLs, as in `scrapy seed https://example.org`")
         assert self.settings is not None
+        self._check(args)
         if opts.again:
             self.settings.set("WALK_AGAIN", True, priority="cmdline")
             self.options = self.read_options()
@@ -41,11 +42,20 @@ class Command(LowtideCommand):
             added = asyncio.run(self._add(args))
         return self._tell(added, as_json=opts.json)
 
-    async def _add(self, sources: list[str]) -> Added:
-        from redis.exceptions import RedisError
+    @staticmethod
+    def _check(sources: list[str]) -> None:
+        """All of them can be read, before the first is added."""
+        from crawler.sites import seeds
 
+        for source in sources:
+            try:
+                if source != "-":
+                    next(iter(seeds.read(source)), None)
+            except OSError as error:
+                raise CommandError(f"seeds: {error}; nothing was added") from None
+
+    async def _add(self, sources: list[str]) -> Added:
         from crawler.agent.seeding import Added, NoContactError, add_seeds
-        from crawler.sites import connection
 
         total = Added()
         assert self.settings is not None
@@ -56,8 +66,6 @@ class Command(LowtideCommand):
                 raise CommandError(f"seeds: {error}") from None
             except NoContactError as error:
                 raise CommandError(str(error)) from None
-            except RedisError as error:
-                raise CommandError(f"REDIS_URL {connection.told(self.settings)}: {error}") from None
         return total
 
     def _tell(self, added: Added, *, as_json: bool) -> int:
@@ -66,8 +74,9 @@ class Command(LowtideCommand):
         if as_json:
             print_json(added._asdict())
         else:
+            stay = " (finished ones stay so: --again walks them anew)"
             print(
-                f"{added.new} sites added, {added.known} known before, {added.again} walked again, "
-                f"{added.bad} lines left out"
+                f"{added.new} sites added, {added.known} known before{stay if added.known else ''}, "
+                f"{added.again} walked again, {added.bad} lines left out"
             )
         return 0 if added.new + added.known + added.again else 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import CommandError, LowtideCommand, print_json
+from crawler.command import LowtideCommand, print_json
 
 if TYPE_CHECKING:
     import argparse
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 ORDERS = ("pause", "resume", "block")
 DONE = {"pause": "paused", "resume": "resumed", "block": "blocked"}
+# As `scrapy queue show` calls them.
+STATE_NAMES = ("waiting", "suspended", "leased", "later", "paused", "finished", "alias", "blocked")
 
 
 class Command(LowtideCommand):
     def syntax(self) -> str:
-        return "list | show SITE | pause SITE | resume SITE | block SITE | forget SITE | budget SITE [PAGES]"
+        return "list | show SITE … | pause SITE … | resume SITE … | block SITE … | forget SITE … | budget SITE [PAGES]"
 
     def short_desc(self) -> str:
         return "List sites, show one, pause, resume, block or forget it, set its page budget"
@@ -30,13 +32,17 @@ class Command(LowtideCommand):
     def long_desc(self) -> str:
         return (
             "Look at sites and give them orders. SITE is a URL or a host. A running crawl obeys within a third of "
-            "LEASE_SECONDS: pause keeps what is left of a site, block drops it, forget removes its pages too."
+            "LEASE_SECONDS: pause keeps what is left of a site, block drops it, forget removes its pages too, resume "
+            "takes pause and block back and lets a site that rests go on now."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.add_argument(
-            "--state", default="", help="list: only sites in this state (waiting, later, paused, held …)"
+            "--state",
+            default="",
+            metavar="STATE",
+            help=f"list: only sites in this state ({', '.join(STATE_NAMES)})",
         )
         parser.add_argument(
             "--most", type=int, default=50, metavar="N", help="list: at most N (default 50; 0 all)"
@@ -45,42 +51,89 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print figures as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:
-        from redis.exceptions import RedisError
+        from crawler.store.joining import joined, names_tables
 
-        from crawler.store.database import DatabaseError
-        from crawler.store.joining import joined
-        from crawler.store.operating import OperationError
-        from crawler.store.server import ServerError
-
-        word = args[0] if args else "list"
-        if word not in ("list", "show", "forget", "budget", *ORDERS) or (word != "list" and len(args) < 2):
-            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+        word, names = (args[0], args[1:]) if args else ("list", [])
+        self._check(word, names, opts)
         assert self.settings is not None
-        try:
-            with joined(self.settings, self.options):
-                asyncio.run(self._do(word, args[1:], opts))
-        except (OperationError, RedisError, DatabaseError, ServerError) as error:
-            raise CommandError(str(error)) from None
+        self._has_tables = names_tables(self.settings, self.options)
+        with joined(self.settings, self.options):
+            asyncio.run(self._do(word, names, opts))
 
-    async def _do(self, word: str, args: list[str], opts: argparse.Namespace) -> None:
+    def _check(self, word: str, names: list[str], opts: argparse.Namespace) -> None:
+        counts = {"list": range(1), "budget": range(1, 3)}.get(word, range(1, sys.maxsize))
+        if word not in ("list", "show", "forget", "budget", *ORDERS) or len(names) not in counts:
+            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+        if opts.state and opts.state not in STATE_NAMES:
+            raise UsageError(
+                f"--state is {opts.state!r}; wanted one of {', '.join(STATE_NAMES)}", print_help=False
+            )
+        if opts.most < 0:
+            raise UsageError(f"--most is {opts.most}; wanted a number, 0 for all", print_help=False)
+        if word == "budget" and len(names) > 1 and not (names[1].isascii() and names[1].isdigit()):
+            raise UsageError(
+                f"PAGES is {names[1]!r}; wanted a whole number, 0 for no limit, or nothing to take it back",
+                print_help=False,
+            )
+
+    async def _do(self, word: str, names: list[str], opts: argparse.Namespace) -> None:
         from crawler.store import operating
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
             if word == "list":
                 await self._list(queue, opts)
-            elif word == "show":
-                self._print(
-                    await operating.show_site(queue, args[0], operating.the_tables(self.options)), opts
-                )
             elif word == "budget":
-                await self._budget(queue, args)
-            elif word == "forget":
-                site, gone = await operating.forget_site(queue, args[0], operating.the_tables(self.options))
-                print(f"{site} is forgotten, and {gone} pages with it")
+                await self._budget(queue, names)
             else:
-                site, before = await operating.order_site(queue, args[0], word, opts.reason)  # type: ignore[arg-type]
-                print(f"{site}: {DONE[word]}; it was {before}")
+                # All of them are known, or nothing is done.
+                sites = [(await operating.known_site(queue, name)).site for name in names]
+                if word == "show":
+                    await self._show(queue, sites, opts)
+                elif word == "forget":
+                    await self._forget(queue, sites)
+                else:
+                    await self._order(queue, sites, word, opts.reason)
+
+    async def _show(self, queue: SiteQueue, sites: list[str], opts: argparse.Namespace) -> None:
+        from crawler.store import operating
+
+        if not self._has_tables:
+            print("DATABASE_URL is empty: what the tables say is left out", file=sys.stderr)
+        engine = operating.the_tables(self.options) if self._has_tables else None
+        found = [await operating.show_site(queue, site, engine) for site in sites]
+        if opts.json:
+            print_json(found[0] if len(found) == 1 else found)
+            return
+        for number, figures in enumerate(found):
+            if number:
+                print()
+            self._print(figures)
+
+    async def _order(self, queue: SiteQueue, sites: list[str], word: str, reason: str) -> None:
+        from crawler.store import operating
+
+        for site in sites:
+            _, before = await operating.order_site(queue, site, word, reason)  # type: ignore[arg-type]
+            done = DONE[word]
+            record = await queue.record(site)
+            if word == "resume" and record is not None and record.state == "later" and not record.agent:
+                await queue.plan_work(site, "site", int(time.time() * 1000))
+                done += ", due now"
+            print(f"{site}: {done}; it was {before}")
+
+    async def _forget(self, queue: SiteQueue, sites: list[str]) -> None:
+        from crawler.store import operating
+
+        engine = operating.the_tables(self.options) if self._has_tables else None
+        for site in sites:
+            _, gone = await operating.forget_site(queue, site, engine)
+            pages = (
+                f", and {gone} pages with it"
+                if self._has_tables
+                else "; DATABASE_URL is empty, so its pages go when a coordinator has stored the order"
+            )
+            print(f"{site} is forgotten{pages}")
 
     async def _list(self, queue: SiteQueue, opts: argparse.Namespace) -> None:
         from crawler.store import operating
@@ -94,26 +147,21 @@ class Command(LowtideCommand):
         for record in found:
             marks = " paused" if record.paused else ""
             holder = f" held by {record.agent} for {record.work}" if record.agent else ""
-            print(f"{record.state:<10} {record.address or '-':<16} {record.site}{marks}{holder}")
+            figures = f"{record.done}/{record.known}" if record.known else "-"
+            state = "leased" if record.agent else record.state
+            print(f"{state:<10} {record.address or '-':<16} {figures:>11} {record.site}{marks}{holder}")
 
     @staticmethod
     async def _budget(queue: SiteQueue, args: list[str]) -> None:
         from crawler.store import operating
 
-        if len(args) > 1 and not args[1].isdigit():
-            raise CommandError(
-                f"PAGES is {args[1]!r}; wanted a whole number, 0 for no limit, or nothing to take it back"
-            )
         pages = int(args[1]) if len(args) > 1 else None
         site = await operating.set_budget(queue, args[0], pages)
         told = "MAX_PAGES_PER_SITE again" if pages is None else f"{pages} pages" if pages else "no limit"
         print(f"{site}: {told}, from its next lease on")
 
     @staticmethod
-    def _print(figures: dict[str, Any], opts: argparse.Namespace) -> None:
-        if opts.json:
-            print_json(figures)
-            return
+    def _print(figures: dict[str, Any]) -> None:
         for name, value in figures.items():
             if name == "due_ms":
                 for work, due in value.items():

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 class Links:
-    """Follows links; not those of exact duplicates (their original has them) nor where robots say nofollow."""
+    """Follows links; not those of exact duplicates (their original has them) nor where robots say nofollow.
+
+    What the page names as canonical (Attributes has read it) is followed like a link, and like a link not where robots
+    say nofollow, which asks that nothing be found by way of this page. It is none of its out-links: nobody clicks it.
+    """
 
     def process(self, page: LoadedPage) -> None:
         """Fill out_links, the frontier and the discovered sites."""
@@ -25,12 +29,23 @@ class Links:
             slot.site,
             agent.options.max_links_per_page,
             agent.max_url_length,
+            lambda: links.encoding_of(page.body, page.record.content_type),
         )
         inside = [path for path in found.inside if agent.scope.has_page(slot.site + path)]
         slot.frontier.add(inside, page.turn.depth + 1)
         for site, paths in found.outside.items():
             agent.seeding.met(site, paths)
+        if page.record.canonical:
+            self._follow_canonical(page)
         page.out_links = records.pack_links(
             [slot.site + path for path in found.inside]
             + [site + path for site, paths in found.outside.items() for path in paths]
         )
+
+    def _follow_canonical(self, page: LoadedPage) -> None:
+        agent, slot = page.agent, page.slot
+        site, path = links.parts(page.record.canonical)
+        if site != slot.site:
+            agent.seeding.met(site, [path])
+        elif agent.scope.has_page(page.record.canonical):
+            slot.frontier.add((path,), page.turn.depth + 1)

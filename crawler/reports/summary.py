@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
@@ -28,6 +29,7 @@ WORDS = {
     -11: "too large",
     -12: "malformed answer",
     -13: "other",
+    -14: "middleware",
 }
 
 
@@ -47,9 +49,10 @@ def figures(engine: Engine, since_ms: int = 0) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The figures as a person reads them."""
+    """The figures as a person reads them; `later` and `next_due_ms` (leftover.Left) where the caller knows them."""
     rows = [
         ("sites", f"{found['sites']:,}", f"{found['sites_finished']:,} finished"),
+        *([("later", f"{found['later']:,}", _next(found["next_due_ms"]))] if found.get("later") else []),
         ("pages", f"{found['stored']:,}", f"{_size(found['bytes'])} of bodies"),
         ("duplicates", f"{found['duplicates']:,}", "same bytes as another page of the site"),
         ("redirects", f"{found['redirected']:,}", ""),
@@ -64,6 +67,13 @@ def text(found: dict[str, Any]) -> str:
     if found["dead_letters"]:
         rows.append(("dead letters", f"{found['dead_letters']:,}", "records that could not be stored"))
     return "\n".join(f"  {name:<12} {number:>9}   {about}".rstrip() for name, number, about in rows)
+
+
+def _next(due_ms: int) -> str:
+    """When sites that rest go on, and what lets them."""
+    at = time.localtime(due_ms / 1000)
+    day = "" if at[:3] == time.localtime()[:3] else "%Y-%m-%d "
+    return f"next at {time.strftime(f'{day}%H:%M:%S', at)}: `scrapy crawl site` goes on then, `--when-idle wait` waits"
 
 
 def _failures(by_status: dict[int, int]) -> str:

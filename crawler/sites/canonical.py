@@ -1,7 +1,9 @@
 """One spelling for one page: canonical URLs, split into site and path.
 
 The meaning is that of w3lib's canonicalize_url (query sorted, fragment dropped, escapes normalised), plus host in
-lower case and punycode, and no default port. Raises UrlError for what cannot be fetched, in words for people.
+lower case and punycode, and no default port. URLs are read as browsers read them: white space and control characters
+around them do not count, and a backslash before the query is a slash, also where the host ends. Raises UrlError for
+what cannot be fetched, in words for people.
 """
 
 from __future__ import annotations
@@ -9,19 +11,26 @@ from __future__ import annotations
 from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
-from w3lib.url import canonicalize_url
+from w3lib.url import canonicalize_url, parse_url
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+_C0_CONTROL_OR_SPACE = "".join(map(chr, range(33)))
 
 
 class UrlError(ValueError):
     """Not a URL of the web; says what came and what is wanted."""
 
 
-def split(url: str) -> tuple[str, str]:
-    """The site (scheme://host[:port]) and the canonical path (with query, at least `/`) of an absolute URL."""
+def split(url: str, encoding: str | None = None) -> tuple[str, str]:
+    """The site (scheme://host[:port]) and the canonical path (with query, at least `/`) of an absolute URL.
+
+    `encoding` is that of the page the URL was found on: its query is escaped in it, as browsers do; None: UTF-8, which
+    is also taken for a query that the encoding has no letters for.
+    """
+    url = url.strip(_C0_CONTROL_OR_SPACE)
     try:
-        parts = urlsplit(url)
+        # By the same rules as canonicalize_url, or site and path could be parts of two readings of one URL.
+        parts = parse_url(url)
         port = parts.port
     except ValueError as error:
         raise UrlError(f"{url[:200]!r}: {error}") from None
@@ -36,7 +45,7 @@ def split(url: str) -> tuple[str, str]:
         else f"{parts.scheme}://{host}:{port}"
     )
     try:
-        return site, path_of(canonicalize_url(url))
+        return site, path_of(canonicalize_url(url, encoding=encoding))
     except ValueError as error:
         raise UrlError(f"{url[:200]!r}: {error}") from None
 
@@ -58,7 +67,7 @@ def ascii_host(host: str) -> str:
         except ValueError as error:
             raise UrlError(f"host {host[:300]!r}: {error}") from None
     host = host.lower() if host.isascii() else _punycode(host)
-    host = host.rstrip(".")
+    host = host.removesuffix(".")
     if not host or len(host) > 253 or any(not 0 < len(label) < 64 for label in host.split(".")):
         raise UrlError(f"host {host[:300]!r} is no host name")
     if any(not (c.isalnum() or c in "-_.") for c in host):
@@ -67,14 +76,19 @@ def ascii_host(host: str) -> str:
 
 
 def _punycode(host: str) -> str:
-    """Each label that needs it in punycode, as UTS 46 maps it; the others may have what DNS allows, as `_`."""
+    """Each label that needs it in punycode, as UTS 46 maps it for browsers.
+
+    No stricter: hearts and hyphens at a label's end are not IDNA 2008, but such names are registered and linked.
+    """
     import idna
 
     try:
         labels = idna.uts46_remap(host, std3_rules=False).split(".")
-        return ".".join(label if label.isascii() else idna.alabel(label).decode() for label in labels)
     except UnicodeError as error:
         raise UrlError(f"host {host[:300]!r}: {error}") from None
+    return ".".join(
+        label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
+    )
 
 
 def host_of(site: str) -> str:

@@ -2,17 +2,20 @@
 
 REDIS_URL, REDIS_HOST, REDIS_PORT, REDIS_DB and REDIS_PARAMS mean what scrapy-redis's users know. Two things are
 ours whatever they say: the library's own retries are off (a script that was sent twice is taken twice; callers
-back off themselves), and replies stay bytes.
+back off themselves), and replies stay bytes. No message of this file holds a password.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis import asyncio as redis_asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from crawler.options import OptionError
@@ -64,20 +67,53 @@ def may_serve_itself(settings: BaseSettings) -> bool:
 
 
 def check(settings: BaseSettings) -> None:
-    """ServerAwayError where the server that the settings name does not answer, or does not let us in."""
+    """ServerAwayError where the named server does not answer, ServerRefusesError where it does not let us in."""
     client = connect_blocking(settings)
     try:
         client.ping()
     except redis.RedisError as error:
-        raise ServerAwayError(
-            f"REDIS_URL {told(settings)} does not answer: {error}; wanted a Redis or Valkey that is up"
-        ) from None
+        kind = ServerRefusesError if refused(error) else ServerAwayError
+        raise kind(explained(settings, error)) from None
     finally:
         client.close()
 
 
 class ServerAwayError(Exception):
     """The named server cannot be used now."""
+
+
+class ServerRefusesError(ServerAwayError):
+    """The named server is up and does not let us in; asking again in the same way does not help."""
+
+
+def refused(error: redis.RedisError) -> bool:
+    """Whether the server's answer is that we may not."""
+    # The asyncio client wraps what went wrong while it connected.
+    errors = (error, error.__cause__, error.__context__)
+    return any(isinstance(one, redis.AuthenticationError | NoPermissionError) for one in errors)
+
+
+def explained(settings: BaseSettings, error: redis.RedisError) -> str:
+    """What went wrong with the named server, in words for a person."""
+    where = f"REDIS_URL {told(settings)}"
+    text = str(error)
+    if isinstance(error, NoPermissionError):
+        return f"{where} refuses a command: {text}; wanted a user who may use all keys of KEY_PREFIX"
+    if "called without any password" in text:
+        return f"{where} knows no password: {text}; wanted REDIS_URL without one"
+    if refused(error) and _has_password(settings):
+        return f"{where} refused this user or password: {text}; wanted those that it knows"
+    if refused(error):
+        return f"{where} asks for a password; wanted redis://:PASSWORD@host:6379/0, or USER:PASSWORD@ there"
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        return f"{where} does not answer: {text}; wanted a Redis or Valkey that is up"
+    return f"{where}: {text}"
+
+
+def _has_password(settings: BaseSettings) -> bool:
+    params = _parameters(settings)
+    url = urlsplit(str(params.get("url") or ""))
+    return bool(params.get("password") or url.password or "password" in parse_qs(url.query))
 
 
 def told(settings: BaseSettings) -> str:
@@ -105,6 +141,7 @@ def _build(params: dict[str, Any], **ours: Any) -> object:
 
     dropped = {"redis_cls", "retry", "retry_on_timeout", "retry_on_error", "decode_responses"}
     kept = {name: value for name, value in params.items() if name not in dropped}
+    _check_url(str(kept.get("url") or ""))
     for name in ("port", "db"):
         if name in kept:
             kept[name] = int(kept[name])
@@ -117,7 +154,26 @@ def _build(params: dict[str, Any], **ours: Any) -> object:
         ) from None
 
 
+def _check_url(url: str) -> None:
+    """OptionError for what the library would take without a word and we cannot use."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # the library says what is wrong with it
+        return
+    if "decode_responses" in parse_qs(parts.query, keep_blank_values=True):
+        raise OptionError(
+            f"REDIS_URL {_without_password(url)!r} asks for decode_responses; wanted it without: replies stay bytes"
+        )
+    number = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and number and not re.fullmatch("[0-9]+", number):
+        raise OptionError(
+            f"REDIS_URL {_without_password(url)!r} names database {number!r}; wanted its number, as "
+            "redis://host:6379/0"
+        )
+
+
 def _without_password(url: str) -> str:
+    url = re.sub(r"([?&](?:ssl_)?password=)[^&#]*", r"\1***", url)
     if "@" not in url:
         return url
     scheme, _, rest = url.partition("://")

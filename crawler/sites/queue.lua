@@ -5,10 +5,14 @@
 -- a list reads it from ARGV itself, for unpack ends at some 8,000 values.
 -- Rule: check everything first, write last, for a script that fails after a write keeps the write.
 --
--- A site's record is one field of one of 65,536 small hashes: `state address [token agent work]`.
+-- A site's record is one field of one of 65,536 small hashes: `state address [done/known] [token agent work]`.
 -- States: w waiting, s suspended (has a checkpoint), l due later, f finished, a alias of another site, b blocked.
 -- A capital letter: the same, and paused by the operator. A held site keeps its state and names token, holder and
--- work behind it. `-` is an address not known yet.
+-- work behind it. `-` is an address not known yet. done/known, once a lease has ended: how many URLs of the
+-- site have had their turn, of those that are known.
+--
+-- A session whose time is 0 is being swept: its agent is told GONE, and what it still holds is handed on.
+-- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
 
 local base = string.sub(KEYS[1], 1, -6)
 local count = KEYS[1]
@@ -16,6 +20,8 @@ local call = redis.call
 
 -- A work that falls due for a paused site is asked for again after this time.
 local PAUSED_MS = 60000
+-- An agent that misses sites asks again within a part of this; an older note is of one that has stopped asking.
+local HUNGRY_MS = 2000
 
 local names = { w = 'waiting', s = 'suspended', l = 'later', f = 'finished', a = 'alias', b = 'blocked' }
 
@@ -38,17 +44,33 @@ local function read(site)
   local text = call('HGET', bucket(site), site)
   if not text then return nil end
   local letter, address, rest = string.match(text, '^(%a) (%S+) ?(.*)$')
-  local token, agent, work = string.match(rest, '^(%S+) (%S+) (%S+)$')
+  local done, known, behind = string.match(rest, '^(%d+)/(%d+) ?(.*)$')
+  local token, agent, work = string.match(behind or rest, '^(%S+) (%S+) (%S+)$')
   local state = string.lower(letter)
-  return { state = state, paused = letter ~= state, address = address, token = token, agent = agent, work = work }
+  return {
+    state = state,
+    paused = letter ~= state,
+    address = address,
+    known = known,
+    done = done,
+    token = token,
+    agent = agent,
+    work = work,
+  }
 end
 
 local function write(site, record)
   local text = (record.paused and string.upper(record.state) or record.state) .. ' ' .. record.address
+  if record.known then text = text .. ' ' .. record.done .. '/' .. record.known end
   if record.agent then
     text = text .. ' ' .. record.token .. ' ' .. record.agent .. ' ' .. record.work
   end
   call('HSET', bucket(site), site, text)
+end
+
+-- A record (JSON, or '') into the results stream.
+local function tell(report)
+  if report ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', report) end
 end
 
 local function add(field, by)
@@ -149,30 +171,57 @@ local function let_go(record)
   record.agent = nil
 end
 
--- A dead agent's site goes back to the front: somebody was in the middle of it.
+-- A site that has to be walked from its beginning: of what is known of it nothing is done.
+local function undo(record)
+  if record.known then record.done = '0' end
+end
+
+-- A held site's token, last delivery, pause between requests (ms), and time before which it must not be asked (ms).
+local function holding(agent, site)
+  return string.match(call('HGET', base .. 'held:' .. agent, site) or '', '^(%S+) (%S+) (%S+) (%S+)$')
+end
+
+-- A dead agent's site goes back to the front, since somebody was in the middle of it; but when that one asked it last
+-- is not known, so its pause begins now.
 local function hand_back(site, record, time)
   local work = record.work
+  local _, _, delay, rests_until = holding(record.agent, site)
+  local due = math.max(time + (delay or 0), tonumber(rests_until or 0))
   vacate_all(site, record)
   alter(site, record, function(r)
     let_go(r)
     if work == 'site' and (r.state == 'w' or r.state == 's' or r.state == 'l') then r.state = unfinished(site) end
   end)
+  if due > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', due, site) end
   if work ~= 'site' then
-    call('ZADD', base .. 'wake:' .. work, time, site)
-  elseif not record.paused and (record.state == 'w' or record.state == 's') then
+    call('ZADD', base .. 'wake:' .. work, due, site)
+  elseif due <= time and not record.paused and (record.state == 'w' or record.state == 's') then
     call('RPUSH', again('site'), site)
   end
 end
 
--- After a silence of half a lease nobody is swept: every session gets one more lease time first.
+-- After a silence of half a lease nobody is swept: every session gets one more lease time first. One that is being
+-- swept is beyond help: half of its sites may be others' already.
 local function forgive_silence(time, lease_ms)
   local last = tonumber(call('GET', base .. 'renewed') or time)
   if time - last > lease_ms / 2 then
-    for _, agent in ipairs(call('ZRANGE', base .. 'agents', 0, 9999)) do
+    for _, agent in ipairs(call('ZRANGEBYSCORE', base .. 'agents', '(0', '+inf', 'LIMIT', 0, 10000)) do
       call('ZADD', base .. 'agents', time + lease_ms, agent)
     end
     call('SET', base .. 'renewed', time)
   end
+end
+
+local function has_session(agent)
+  return tonumber(call('ZSCORE', base .. 'agents', agent) or 0) > 0
+end
+
+local function sessions()
+  return call('ZCOUNT', base .. 'agents', '(0', '+inf')
+end
+
+local function gone(agent)
+  return redis.error_reply('GONE ' .. agent)
 end
 
 -- Takes up to 100 sites from one dead agent, if there is one; its session goes when none is left.
@@ -180,6 +229,8 @@ local function sweep(time, lease_ms)
   forgive_silence(time, lease_ms)
   local dead = call('ZRANGEBYSCORE', base .. 'agents', 0, time, 'LIMIT', 0, 1)[1]
   if not dead then return end
+  call('ZADD', base .. 'agents', 0, dead)
+  call('HDEL', base .. 'hungry', dead)
   for _, site in ipairs(call('HRANDFIELD', base .. 'held:' .. dead, 100)) do
     local record = read(site)
     if record and record.agent == dead then
@@ -215,6 +266,44 @@ local function pop(work, hour)
   return call('LPOP', base .. 'hour:' .. hour) or call('LPOP', base .. 'fresh')
 end
 
+-- Notes how many sites an agent asked for in vain; how many the others miss just now.
+local function note_hunger(agent, missing, time)
+  if missing > 0 then
+    call('HSET', base .. 'hungry', agent, time .. ' ' .. missing)
+  else
+    call('HDEL', base .. 'hungry', agent)
+  end
+  local others = 0
+  local notes = call('HGETALL', base .. 'hungry')
+  for i = 1, #notes, 2 do
+    local at, many = string.match(notes[i + 1], '^(%d+) (%d+)$')
+    if notes[i] ~= agent and time - at <= HUNGRY_MS then others = others + many end
+  end
+  return others
+end
+
+local function names_root(paths)
+  return string.find('\n' .. paths .. '\n', '\n/\n', 1, true) ~= nil
+end
+
+-- Paths for a site that is not finished; '' is the root alone. Without a list a site begins with its root, so the
+-- first list must name it as well, unless a checkpoint has it or the site begins only now (`begins`).
+local function give(site, paths, begins)
+  local key = base .. 'paths:' .. site
+  if call('EXISTS', key) == 1 then
+    if paths ~= '' then
+      call('RPUSH', key, paths)
+    elseif not call('LPOS', key, '/') then
+      call('RPUSH', key, '/')
+    end
+  elseif paths ~= '' then
+    if not begins and not names_root(paths) and call('EXISTS', base .. 'checkpoint:' .. site) == 0 then
+      call('RPUSH', key, '/')
+    end
+    call('RPUSH', key, paths)
+  end
+end
+
 local function stale(site)
   return redis.error_reply('STALE ' .. site)
 end
@@ -240,15 +329,20 @@ function operations.join(agent, lease_ms, description)
   return time
 end
 
--- agent, lease ms, pages -> sites this agent must give back; error GONE where the session is no more.
+-- agent, lease ms, pages -> server's time, then sites this agent must give back; error GONE where the session is
+-- no more.
 function operations.renew(agent, lease_ms, pages)
   local time = now()
-  if not call('ZSCORE', base .. 'agents', agent) then return redis.error_reply('GONE ' .. agent) end
+  if not has_session(agent) then return gone(agent) end
   forgive_silence(time, tonumber(lease_ms))
   call('ZADD', base .. 'agents', time + lease_ms, agent)
   call('HSET', base .. 'agent:' .. agent, 'pages', pages)
   call('SET', base .. 'renewed', time)
-  return call('SMEMBERS', base .. 'stop:' .. agent)
+  local answer = { time }
+  for _, site in ipairs(call('SMEMBERS', base .. 'stop:' .. agent)) do
+    answer[#answer + 1] = site
+  end
+  return answer
 end
 
 -- agent -> nothing. Ends a session; sites it still holds are handed back.
@@ -260,11 +354,12 @@ function operations.part(agent)
   end
   call('UNLINK', base .. 'held:' .. agent, base .. 'agent:' .. agent, base .. 'stop:' .. agent)
   call('ZREM', base .. 'agents', agent)
+  call('HDEL', base .. 'hungry', agent)
   return 0
 end
 
 -- most sites (0: no limit), again ('1': finished ones are walked anew), then per site: name, record (JSON) or '',
--- paths (newline-separated) or '' -> per site 1 new, 0 known, 2 walked anew, -1 refused by the limit.
+-- paths (newline-separated) or '' for the root -> per site 1 new, 0 known, 2 walked anew, -1 refused by the limit.
 function operations.discover(most, anew)
   local answer = {}
   local known = tonumber(call('HGET', count, 'added') or 0)
@@ -281,38 +376,43 @@ function operations.discover(most, anew)
         call('RPUSH', base .. 'fresh', site)
         add('waiting', 1)
         add('added', 1)
-        if record ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', record) end
+        tell(record)
       end
     elseif old.state == 'f' and anew == '1' then
       verdict = 2
-      alter(site, old, function(r) r.state = 'w' end)
+      alter(site, old, function(r)
+        r.state = 'w'
+        undo(r)
+      end)
       call('RPUSH', base .. 'fresh', site)
     end
-    if paths ~= '' and verdict >= 0 and (not old or old.state ~= 'f') then
-      call('RPUSH', base .. 'paths:' .. site, paths)
-    end
+    local ended = old and (old.state == 'f' or old.state == 'a' or old.state == 'b')
+    local begins = verdict > 0
+    if verdict >= 0 and not ended and not (begins and paths == '') then give(site, paths, begins) end
     answer[#answer + 1] = verdict
   end
   return answer
 end
 
 -- agent, lease ms, work, sites wanted, limit per address, crowd, limit of a crowded address, hour, names looked
--- at at most -> flat list: sites waiting or suspended, sites leased, agents, 1 if there may be more names to look
--- at; then per site: name, token, state, address, '1' if there is a checkpoint, a budget or paths to read.
--- Error GONE without a session.
-function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look)
+-- at at most, '1' if the agent misses what it does not get -> flat list: sites waiting or suspended, sites leased,
+-- agents, 1 if there may be more names to look at, sites that other agents miss; then per site: name, token, state,
+-- address, '1' if there is a checkpoint, a budget or paths to read. Hunger is for loading: another work leaves the
+-- notes as they are and is told 0. Error GONE without a session.
+function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry)
   local time = now()
   lease_ms, wanted, look = tonumber(lease_ms), tonumber(wanted), tonumber(look)
   limit, crowd, crowd_limit = tonumber(limit), tonumber(crowd), tonumber(crowd_limit)
   sweep(time, lease_ms)
-  if not call('ZSCORE', base .. 'agents', agent) then return redis.error_reply('GONE ' .. agent) end
+  if not has_session(agent) then return gone(agent) end
   wake(work, time)
   local soon = time + math.floor(lease_ms / 3)
   local totals = call('HMGET', count, 'waiting', 'suspended', 'leased')
   local answer = {
     tonumber(totals[1] or 0) + tonumber(totals[2] or 0),
     tonumber(totals[3] or 0),
-    call('ZCARD', base .. 'agents'),
+    sessions(),
+    0,
     0,
   }
   while wanted > 0 and look > 0 do
@@ -321,8 +421,8 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
     look = look - 1
     local record = read(site)
     -- A site that rests may be named in a list as well; its time will bring it back.
-    local rests = work == 'site' and tonumber(call('ZSCORE', base .. 'wake:site', site) or 0) > time
-    if eligible(record, work) and not rests then
+    local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
+    if eligible(record, work) and due <= time then
       local host, full = host_of(site), nil
       if busy(host) > 0 then
         full = host
@@ -342,7 +442,7 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         local state = record.state
         local token = tostring(call('HINCRBY', count, 'token', 1))
         alter(site, record, function(r) r.token, r.agent, r.work = token, agent, work end)
-        call('HSET', base .. 'held:' .. agent, site, token .. ' 0')
+        call('HSET', base .. 'held:' .. agent, site, token .. ' 0 0 0')
         local more = state == 's'
           or call('EXISTS', base .. 'paths:' .. site) == 1
           or call('HEXISTS', base .. 'budget', site) == 1
@@ -355,6 +455,8 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
       call('ZADD', base .. 'wake:' .. work, 'GT', soon, site) -- another work has it in hand
     elseif record and record.paused and work ~= 'site' then
       call('ZADD', base .. 'wake:' .. work, 'GT', time + PAUSED_MS, site)
+    elseif eligible(record, work) and work ~= 'site' then
+      call('ZADD', base .. 'wake:' .. work, 'GT', due, site)
     elseif work == 'site' then
       -- It may have been woken to take a place; it passes the turn on.
       unpark(host_of(site))
@@ -362,6 +464,7 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
     end
   end
   if look == 0 then answer[4] = 1 end
+  if work == 'site' then answer[5] = note_hunger(agent, hungry == '1' and look > 0 and wanted or 0, time) end
   return answer
 end
 
@@ -381,17 +484,17 @@ function operations.locate(agent, site, token, address, limit, crowd, crowd_limi
 end
 
 -- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
--- (address and checksum of the root page, or ''), number of records, then per record JSON and links
+-- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
+-- not be asked (ms; 0: none), number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
 function operations.publish(agent)
   local answer = {}
   local i = 3
   while i <= #ARGV do
-    local site, token, seq, delta, fold, root, n = unpack(ARGV, i, i + 6)
+    local site, token, seq, delta, fold, root, delay, rests_until, n = unpack(ARGV, i, i + 8)
     n = tonumber(n)
-    i = i + 7
-    local held = call('HGET', base .. 'held:' .. agent, site)
-    local holds, last = string.match(held or '', '^(%S+) (%S+)$')
+    i = i + 9
+    local holds, last = holding(agent, site)
     local verdict = 'OK'
     if holds ~= token then
       verdict = 'STALE'
@@ -409,7 +512,7 @@ function operations.publish(agent)
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
-      call('HSET', base .. 'held:' .. agent, site, token .. ' ' .. seq)
+      call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until }, ' '))
     end
     if root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') then
       local key = base .. 'alias:' .. string.sub(redis.sha1hex(root), 1, 4)
@@ -428,16 +531,16 @@ local endings = { finished = 'f', alias = 'a' }
 
 -- agent, site, token, how (finished, alias, returned, suspended, parked, later), due (ms, for later and returned; 0: at
 -- once), detail (paths seen for finished, the address for parked, the first site for alias), reason or '', record
--- (JSON) or ''
+-- (JSON) or '', URLs of the site known (0: the record keeps what it has), and how many of them are done
 -- -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
-function operations.leave(agent, site, token, how, due, detail, reason, report)
+function operations.leave(agent, site, token, how, due, detail, reason, report, known, done)
   local record = own(site, token, agent)
   if not record then return stale(site) end
   local work = record.work
   if work == 'site' and how == 'finished' and call('LLEN', base .. 'paths:' .. site) > tonumber(detail) then
     return 0
   end
-  if report ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', report) end
+  tell(report)
   vacate_all(site, record)
   if work ~= 'site' then
     alter(site, record, let_go)
@@ -448,6 +551,7 @@ function operations.leave(agent, site, token, how, due, detail, reason, report)
   alter(site, record, function(r)
     let_go(r)
     if how == 'parked' then r.address = detail end
+    if how ~= 'alias' and known ~= '0' then r.known, r.done = known, done end
     if r.state ~= 'b' then r.state = endings[how] or (how == 'later' and 'l') or unfinished(site) end
   end)
   if record.state == 'b' then return 1 end
@@ -472,18 +576,23 @@ function operations.plan_work(site, work, due)
   return 1
 end
 
--- site, order (pause, resume, block), reason -> the state's name before, or false for an unknown site. The holder,
--- if there is one, is told with its next renewal.
-function operations.order(site, order, reason)
+-- site, order (pause, resume, block), reason, record (JSON) or '' -> the state's name before, or false for an unknown
+-- site. The holder, if there is one, is told with its next renewal. Of a blocked site nothing is left to pause.
+function operations.order(site, order, reason, report)
   local record = read(site)
   if not record then return false end
   local before = class_of(record)
+  if order == 'pause' and record.state == 'b' then return before end
+  tell(report)
   alter(site, record, function(r)
     if order == 'pause' then r.paused = true end
     if order == 'block' then r.state, r.paused = 'b', false end
     if order == 'resume' then
       r.paused = false
-      if r.state == 'b' then r.state = unfinished(site) end
+      if r.state == 'b' then
+        r.state = unfinished(site)
+        if r.state == 'w' then undo(r) end
+      end
     end
   end)
   if order == 'resume' then
@@ -504,11 +613,26 @@ function operations.order(site, order, reason)
   return before
 end
 
--- site, then the works whose due times go too -> 1 forgotten, 0 unknown, -1 held by an agent (block it first).
-function operations.forget(site, ...)
+-- site, pages (0: no limit; '': the crawl's own) from its next lease on, record (JSON) or ''
+-- -> 1, or 0 for an unknown site.
+function operations.budget(site, pages, report)
+  if not read(site) then return 0 end
+  tell(report)
+  if pages == '' then
+    call('HDEL', base .. 'budget', site)
+  else
+    call('HSET', base .. 'budget', site, pages)
+  end
+  return 1
+end
+
+-- site, record (JSON) or '', then the works whose due times go too -> 1 forgotten, 0 unknown, -1 held by an agent
+-- (block it first).
+function operations.forget(site, report, ...)
   local record = read(site)
   if not record then return 0 end
   if record.agent then return -1 end
+  tell(report)
   unpark(host_of(site))
   if record.address ~= '-' then unpark(record.address) end
   add(class_of(record), -1)
@@ -521,17 +645,22 @@ function operations.forget(site, ...)
   return 1
 end
 
--- per site: name, state (w or f), address -> how many were not known. For rebuilding a lost queue.
+-- per site: name, letter (w, f, a, b; a capital one is paused), address, known, done, pages of its own (or ''), why
+-- (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
 function operations.restore()
   local new = 0
-  for i = 2, #ARGV, 3 do
-    local site, state, address = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  for i = 2, #ARGV, 7 do
+    local site, letter, address, known, done, pages, why = unpack(ARGV, i, i + 6)
     if not read(site) then
       new = new + 1
-      write(site, { state = state, address = address })
-      add(names[state], 1)
+      local record = { state = string.lower(letter), paused = letter ~= string.lower(letter), address = address }
+      if known ~= '0' then record.known, record.done = known, done end
+      write(site, record)
+      add(class_of(record), 1)
       add('added', 1)
-      if state == 'w' then call('RPUSH', base .. 'fresh', site) end
+      if letter == 'w' then call('RPUSH', base .. 'fresh', site) end
+      if pages ~= '' then call('HSET', base .. 'budget', site, pages) end
+      if why ~= '' then call('HSET', base .. 'why', site, why) end
     end
   end
   return new
@@ -572,7 +701,7 @@ function operations.depth()
     answer[place] = tonumber(value or 0)
   end
   answer[#answer + 1] = call('EXISTS', base .. 'results') == 1 and call('XLEN', base .. 'results') or 0
-  answer[#answer + 1] = call('ZCARD', base .. 'agents')
+  answer[#answer + 1] = sessions()
   return answer
 end
 

@@ -9,6 +9,7 @@ read `held`: it tells what this agent really has.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ from crawler.records import VERSION, WORKS
 # unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
 Ending = Literal["finished", "alias", "returned", "suspended", "later", "parked"]
 Order = Literal["pause", "resume", "block"]
+# What a site of a lost queue may have been; an unfinished one waits.
+State = Literal["waiting", "finished", "alias", "blocked"]
 # Names one lease call looks at at most: bounds the script's time when many are not eligible.
 LOOK = 64
 # Such calls in a row while none gives a site: a list may begin with many names that are finished or wait for a place.
@@ -44,6 +47,7 @@ STATES = {
     "a": "alias",
     "b": "blocked",
 }
+LETTERS = {state: letter for letter, state in STATES.items()}
 
 
 class SessionGoneError(Exception):
@@ -68,6 +72,13 @@ class Leased(NamedTuple):
     more: bool = True  # there is a checkpoint, or paths given from outside: read `checkpoint`
 
 
+class Renewed(NamedTuple):
+    """What a renewal tells: the server's clock in ms, and the sites to give back."""
+
+    server_ms: int
+    stop: list[str]
+
+
 class Hand(NamedTuple):
     """What a lease call gave, and what it saw before: for a fair share among the agents."""
 
@@ -75,6 +86,7 @@ class Hand(NamedTuple):
     ready: int  # sites that waited, suspended ones included
     leased: int
     agents: int
+    missing: int = 0  # sites that hungry agents, this one left out, asked for in vain within the last 2 s
 
 
 class Newcomer(NamedTuple):
@@ -95,6 +107,9 @@ class Delivery(NamedTuple):
     fold: bool
     root: str  # address and checksum of the root page, to find aliases; empty: not this time
     records: Sequence[tuple[bytes, bytes]]  # JSON, packed out-links
+    # For whoever holds the site next, should this agent die:
+    delay_ms: int = 0  # least pause between two requests to the site
+    until_ms: int = 0  # server's time before which it must not be asked; 0: none
 
 
 class Published(NamedTuple):
@@ -135,6 +150,21 @@ class SiteRecord(NamedTuple):
     token: str = ""
     agent: str = ""  # who holds it; empty: nobody
     work: str = ""
+    known: int = 0  # its URLs when it was last given back; 0: it never was
+    done: int = 0  # of these, how many had had their turn
+
+
+class Restored(NamedTuple):
+    """A site for a queue that was lost, with what the operator wanted of it."""
+
+    site: str
+    state: State
+    address: str | None = None
+    paused: bool = False
+    known: int = 0
+    done: int = 0
+    budget: int | None = None  # pages; 0: no limit, None: the crawl's own
+    why: str = ""  # the order's reason, or for an alias the site that came first
 
 
 class SiteQueue:
@@ -158,9 +188,10 @@ class SiteQueue:
         """Open or renew the session of `agent`; the server's time in ms."""
         return int(await self._call("join", agent, self._lease_ms, json.dumps(about)))
 
-    async def renew(self, agent: str, pages: int) -> list[str]:
-        """Keep all leases of `agent` for another lease time; sites it must give back."""
-        return [_text(site) for site in await self._call("renew", agent, self._lease_ms, pages)]
+    async def renew(self, agent: str, pages: int) -> Renewed:
+        """Keep all leases of `agent` for another lease time."""
+        server_ms, *stop = await self._call("renew", agent, self._lease_ms, pages)
+        return Renewed(server_ms, [_text(site) for site in stop])
 
     async def part(self, agent: str) -> None:
         """End the session; what it still holds is handed to the next."""
@@ -172,21 +203,34 @@ class SiteQueue:
         await self._client.set(key, spider, nx=True)
         return _text(await self._client.get(key) or b"")
 
-    async def lease(self, agent: str, work: str, wanted: int, hour: int) -> Hand:
-        """Up to `wanted` sites for `work`, each held by `agent` alone from now on."""
+    async def lease(self, agent: str, work: str, wanted: int, hour: int, *, hungry: bool = False) -> Hand:
+        """Up to `wanted` sites for `work`, each held by `agent` alone from now on.
+
+        A `hungry` agent misses what it does not get, and the others hear of it (`Hand.missing`) until it gets enough,
+        asks without hunger, or has not asked for 2 s.
+        """
         for _ in range(LOOKS):
             reply = await self._call(
-                "lease", agent, self._lease_ms, work, wanted, *self._places, hour, LOOK + wanted
+                "lease",
+                agent,
+                self._lease_ms,
+                work,
+                wanted,
+                *self._places,
+                hour,
+                LOOK + wanted,
+                int(hungry),
             )
-            more_to_look_at = reply[3] and len(reply) == 4
+            more_to_look_at = reply[3] and len(reply) == 5
             if not more_to_look_at:
                 break
-        parts = map(_text, reply[4:])
+        parts = map(_text, reply[5:])
         sites = [
             Leased(site, token, state == "s", None if address == "-" else address, more == "1")
             for site, token, state, address, more in zip(*[parts] * 5, strict=True)
         ]
-        return Hand(sites, *reply[:3])
+        ready, leased, agents, _, missing = reply[:5]
+        return Hand(sites, ready, leased, agents, missing)
 
     async def held(self, agent: str) -> dict[str, str]:
         """What the server says this agent holds: site -> token."""
@@ -210,7 +254,8 @@ class SiteQueue:
         """Records into the stream and the journal with them, per site all or nothing."""
         parts: list[bytes | str | int] = []
         for one in deliveries:
-            parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root, len(one.records))
+            parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
+            parts += (one.delay_ms, one.until_ms, len(one.records))
             for record, links in one.records:
                 parts += (record, links)
         replies = await self._call("publish", agent, *parts)
@@ -226,15 +271,18 @@ class SiteQueue:
         detail: str | int = "",
         reason: str = "",
         report: bytes = b"",
+        known: int = 0,
+        done: int = 0,
     ) -> bool:
         """Give a site back, with a last record; False: not finished, more paths were given meanwhile.
 
         `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
-        `alias` the site that came first. `reason` is shown for a site that is due later.
+        `alias` the site that came first. `reason` is shown for a site that is due later. The site's record keeps how
+        many of its URLs are `known` (0: what it said before stays) and `done`; an alias has none of its own.
         """
         last = detail if detail != "" else 0
-        done = await self._call("leave", agent, leased.site, leased.token, how, due_ms, last, reason, report)
-        return bool(done)
+        lease = (agent, leased.site, leased.token)
+        return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, known, done))
 
     async def tell(self, encoded: Sequence[bytes]) -> None:
         """Records that belong to no lease into the results stream."""
@@ -250,7 +298,8 @@ class SiteQueue:
     ) -> list[int]:
         """Queue sites: per site 1 new, 0 known, 2 finished before and walked `again`, -1 refused by `max_sites`.
 
-        `max_sites` 0 means no limit. Idempotent but for `again`.
+        `max_sites` 0 means no limit. Paths given for a site that is known come to its frontier, unless it is finished,
+        blocked or an alias. Idempotent but for `again`, and a path given twice is kept twice.
         """
         answers: list[int] = []
         for start in range(0, len(newcomers), DISCOVER_BATCH):
@@ -264,27 +313,46 @@ class SiteQueue:
         """Let a work fall due for a site; False: the site is not known."""
         return bool(await self._call("plan_work", site, work, due_ms))
 
-    async def order(self, site: str, order: Order, reason: str = "") -> str | None:
-        """What the operator wants of a site; its state before, None where it is not known."""
-        before = await self._call("order", site, order, reason)
+    async def order(self, site: str, order: Order, reason: str = "", *, record: bytes = b"") -> str | None:
+        """What the operator wants of a site; its state before, None where it is not known.
+
+        `record` tells the tables, here as in `set_budget` and `forget`: it goes into the results stream in the same
+        call, if the order is taken. Nothing is left to pause of a blocked site: it stays as it is.
+        """
+        before = await self._call("order", site, order, reason, record)
         return None if before is None else _text(before)
 
-    async def forget(self, site: str) -> Literal[1, 0, -1]:
+    async def forget(self, site: str, *, record: bytes = b"") -> Literal[1, 0, -1]:
         """Remove a site from the queue: 1 done, 0 not known, -1 held by an agent."""
-        return await self._call("forget", site, *WORKS)  # type: ignore[no-any-return]
+        return await self._call("forget", site, record, *WORKS)  # type: ignore[no-any-return]
 
-    async def set_budget(self, site: str, pages: int | None) -> None:
-        """Give a site its own MAX_PAGES_PER_SITE from its next lease on; None takes it back."""
-        key = f"{self._base}budget"
-        await (self._client.hdel(key, site) if pages is None else self._client.hset(key, site, pages))
+    async def set_budget(self, site: str, pages: int | None, *, record: bytes = b"") -> bool:
+        """Give a site its own MAX_PAGES_PER_SITE from its next lease on, None takes it back; False: not known."""
+        return bool(await self._call("budget", site, "" if pages is None else pages, record))
 
-    async def restore(self, sites: Sequence[tuple[str, str, str]]) -> int:
-        """Sites into a queue that was lost: name, state (w or f), address or `-`; how many were not known."""
+    async def known(self, sites: Sequence[str]) -> set[str]:
+        """Which of these sites the queue knows."""
+        pipeline = self._client.pipeline(transaction=False)
+        for site in sites:
+            pipeline.hexists(self._bucket(site), site)
+        return set(itertools.compress(sites, await pipeline.execute()))
+
+    async def restore(self, sites: Sequence[Restored]) -> int:
+        """Sites into a queue that was lost; how many were not known, the others stay as they are."""
         new = 0
         for start in range(0, len(sites), DISCOVER_BATCH):
-            parts = [part for row in sites[start : start + DISCOVER_BATCH] for part in row]
+            parts: list[str | int] = []
+            for one in sites[start : start + DISCOVER_BATCH]:
+                letter = LETTERS[one.state]
+                parts += (one.site, letter.upper() if one.paused else letter, one.address or "-")
+                parts += (one.known, one.done, "" if one.budget is None else one.budget, one.why)
             new += await self._call("restore", *parts)
         return new
+
+    async def widen_scope(self, roots: Iterable[str]) -> None:
+        """What seeds add to the scope, for all agents; empty ones add nothing."""
+        if kept := set(filter(None, roots)):
+            await self._client.sadd(f"{self._base}scope", *kept)
 
     async def give_paths(self, site: str, paths: Sequence[str]) -> None:
         """Paths for a site's frontier from outside; taken in with its next lease."""
@@ -360,7 +428,10 @@ class SiteQueue:
         }
 
     async def agents(self) -> list[dict[str, Any]]:
-        """The agents with a session: name, ms until it expires, sites held, and what they said of themselves."""
+        """The agents with a session: name, ms until it expires, sites held, and what they said of themselves.
+
+        0 ms: it did, and its sites are being handed on.
+        """
         time = await self._client.time()
         now = time[0] * 1000 + time[1] // 1000
         rows = await self._client.zrange(f"{self._base}agents", 0, -1, withscores=True)
@@ -370,9 +441,8 @@ class SiteQueue:
             about = json.loads(fields.get(b"about", b"{}"))
             held = await self._client.hlen(f"{self._base}held:{_text(name)}")
             pages = int(fields.get(b"pages", 0))
-            found.append(
-                {"agent": _text(name), "expires_ms": int(expiry) - now, "held": held, "pages": pages, **about}
-            )
+            left = int(expiry) - now if expiry else 0
+            found.append({"agent": _text(name), "expires_ms": left, "held": held, "pages": pages, **about})
         return found
 
     async def lists(self) -> dict[str, int]:
@@ -414,9 +484,12 @@ class SiteQueue:
 
 
 def _record(site: str, text: str) -> SiteRecord:
-    letter, address, *holder = text.split(" ")
+    letter, address, *rest = text.split(" ")
+    done, known = map(int, rest.pop(0).split("/")) if rest and "/" in rest[0] else (0, 0)
+    token, agent, work = rest or ("", "", "")
+    state, paused = STATES[letter.lower()], letter.isupper()
     return SiteRecord(
-        site, STATES[letter.lower()], letter.isupper(), None if address == "-" else address, *holder
+        site, state, paused, None if address == "-" else address, token, agent, work, known, done
     )
 
 

@@ -1,6 +1,6 @@
 """What belongs to the crawl: which sites may be queued, which pages of them fetched. Pure; no look-ups outside.
 
-The seeds' hosts are shared between agents through Redis (crawler/agent/agent.py keeps them fresh); this file only
+The seeds' hosts are shared between agents through Redis (crawler/agent/seeding.py keeps them fresh); this file only
 decides. OptionError names a pattern that is no regular expression.
 """
 
@@ -80,6 +80,11 @@ def _registrable(host: str) -> str:
         return found.top_domain_under_public_suffix or host
     # The list's own default rule: where it knows no suffix (a company's network, .localhost), the last label is one.
     return ".".join(host.split(".")[-2:])
+
+
+def has_public_suffix(host: str) -> bool:
+    """Whether the host ends as names on the web do: `a.example.org`, and neither `wiki.corp` nor `seeds.txt`."""
+    return bool(_suffixes()(host).suffix)
 
 
 @lru_cache(maxsize=1)

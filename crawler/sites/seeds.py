@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crawler.sites.canonical import UrlError, host_of, split
+from crawler.sites.scope import has_public_suffix
 
 _BARE_HOST = re.compile(r"[^\s/:@?#]+\.[^\s/:@?#.]+(:\d+)?(/\S*)?")
 LOOPBACK = re.compile(r"(localhost|.*\.localhost|127\.\d+\.\d+\.\d+|::1)")
@@ -35,24 +36,37 @@ class BadSeed(NamedTuple):
 
 
 def read(source: str) -> Iterator[Seed | BadSeed]:
-    """Seeds from `FILE`, `-` (standard input) or `URL,URL`; OSError where the file cannot be read."""
+    """Seeds from `FILE`, `-` (standard input) or `URL,URL`; OSError where the file cannot be read.
+
+    A name without a scheme that is no file is taken for a host only if it ends as hosts of the web do.
+    """
     if source == "-":
         yield from from_lines(sys.stdin)
     elif "://" not in source and Path(source).expanduser().exists():
         with Path(source).expanduser().open(encoding="utf-8-sig", errors="replace") as lines:
             yield from from_lines(lines)
-    elif "://" not in source and not _BARE_HOST.fullmatch(source.split(",")[0].strip()):
-        raise FileNotFoundError(f"{source!r} is neither a file nor a URL")
+    elif "://" not in source and (why := _is_no_host(source.split(",")[0].strip())):
+        raise FileNotFoundError(f"{source!r} is neither a file nor a URL{why}")
     else:
         for text in source.split(","):
             if text.strip():
                 yield parse(text, 0)
 
 
+def _is_no_host(text: str) -> str:
+    """Why this text cannot be meant as a host, to be put behind what it is not; empty: it can."""
+    if not _BARE_HOST.fullmatch(text):
+        return "; wanted one of them"
+    host = re.split("[:/]", text)[0]
+    if has_public_suffix(host) or LOOPBACK.fullmatch(host) or re.fullmatch(r"[\d.]+", host):
+        return ""
+    return f": no host of the web ends in {host.rpartition('.')[2]!r}; wanted https://{text} for one of another net"
+
+
 def from_lines(lines: Iterable[str]) -> Iterator[Seed | BadSeed]:
-    """One seed a line; blank lines and lines that start with # are skipped."""
+    """One seed a line; blank lines and lines that start with # are skipped, as is a byte order mark before them."""
     for number, line in enumerate(lines, 1):
-        text = line.strip()
+        text = (line.removeprefix("\ufeff") if number == 1 else line).strip()
         if text and not text.startswith("#"):
             yield parse(text, number)
 

@@ -20,8 +20,8 @@ from crawler.options import OptionError
 from crawler.sites import connection
 from crawler.sites.seeds import names_contact
 from crawler.store import database
-from crawler.store.coordinator import heartbeat_key
-from crawler.store.joining import joined
+from crawler.store.joining import joined, names_tables
+from crawler.store.leftover import coordinators
 from crawler.store.server import ServerError
 from crawler.store.stream import results_key
 
@@ -75,7 +75,14 @@ def _safely(
 ) -> list[Finding]:
     try:
         return list(look(settings, options))
-    except (ServerError, database.DatabaseError, OptionError, redis.RedisError, OSError) as error:
+    except (
+        connection.ServerAwayError,
+        ServerError,
+        database.DatabaseError,
+        OptionError,
+        redis.RedisError,
+        OSError,
+    ) as error:
         return [Finding(look.__name__.strip("_"), "bad", str(error))]
 
 
@@ -135,7 +142,8 @@ def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
         try:
             client.ping()
         except redis.RedisError as error:
-            yield Finding("Redis", "bad", f"{address}: {error}", "wanted a server that answers at REDIS_URL")
+            why = connection.explained(settings, error)
+            yield Finding("Redis", "bad", why, "wanted a server that answers at REDIS_URL")
             return
         yield from _server_itself(client, address)
         yield from _coordinators(client, options)
@@ -178,8 +186,7 @@ def _server_itself(client: Any, address: str) -> Iterator[Finding]:
 
 
 def _coordinators(client: Any, options: Options) -> Iterator[Finding]:
-    prefix = heartbeat_key(options.key_prefix, "")
-    alive = [key.decode().removeprefix(prefix) for key in client.scan_iter(match=f"{prefix}*", count=1000)]
+    alive = coordinators(client, options.key_prefix)
     waiting = client.xlen(results_key(options.key_prefix))
     if alive:
         yield Finding("coordinator", "good", f"{', '.join(alive)}; {waiting} records wait")
@@ -196,7 +203,15 @@ def _coordinators(client: Any, options: Options) -> Iterator[Finding]:
         )
 
 
-def _database(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
+def _database(settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    if not names_tables(settings, options):
+        yield Finding(
+            "database",
+            "note",
+            "DATABASE_URL is empty",
+            "agents need none; `scrapy report` and `scrapy queue rebuild` want that of the coordinators",
+        )
+        return
     engine = database.open_database(options.database)
     told = database.told(engine.url)
     if engine.url.get_backend_name() == "sqlite" and not Path(str(engine.url.database)).exists():

@@ -30,7 +30,7 @@ from crawler.records import RecordError, decode
 from crawler.sites.connection import connect_blocking
 from crawler.sites.connection import told as told_redis
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
-from crawler.store.stream import Entry, ResultsStream
+from crawler.store.stream import Entry, ResultsStream, heartbeat_key
 from crawler.store.writing import Letter, Stored, bury, store
 
 if TYPE_CHECKING:
@@ -68,11 +68,6 @@ _PASSING = (
     "OOM",
     "BUSY ",
 )
-
-
-def heartbeat_key(prefix: str, name: str) -> str:
-    """Where a living coordinator shows itself: JSON, gone 15 s after its last sign of life."""
-    return f"{prefix}:{{0}}:coordinator:{name}"
 
 
 class _StoppedError(Exception):
@@ -223,7 +218,7 @@ class _Pulse:
         self._since = time.time_ns() // 1_000_000
         self._beat_at = 0.0
         self._lag = 0.0
-        self._waits_for = ""
+        self._waits_for = self._why = ""
         self._told_at, self._told_written = time.monotonic(), 0
 
     def beat(self, *, lag: float) -> None:
@@ -237,13 +232,14 @@ class _Pulse:
         if self._waits_for != what:
             logger.warning("waiting for %s, asking every %.0f s: %s", what, LONGEST_PAUSE_SECONDS, error)
             self._waits_for = what
+        self._why = str(error)
         self._show()
 
     def over(self) -> None:
         """Says once that it is back."""
         if self._waits_for:
             logger.info("%s is back", self._waits_for)
-            self._waits_for = ""
+            self._waits_for = self._why = ""
 
     def tell(self, stream: ResultsStream) -> None:
         """Once a minute, where something was written: how fast, and how much waits."""
@@ -275,6 +271,7 @@ class _Pulse:
             "written": self.written,
             "lag": round(self._lag, 3),
             "waits_for": self._waits_for,
+            "why": self._why,
         }
         with suppress(redis.RedisError):
             self._client.set(self._key, json.dumps(sign), px=HEARTBEAT_MS)

@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from crawler.store.tables import metadata
 
 # Revisions in the order of time; the last one is what this version writes (migrations/versions).
-KNOWN = ("0001",)
+KNOWN = ("0001", "0002", "0003")
 VERSION_TABLE = "lowtide_version"
 
 # What a lock may take before a statement gives up, in seconds; below the life of a coordinator's heartbeat.
@@ -247,6 +247,8 @@ def _named_lock(connection: Connection) -> Iterator[None]:
         )
     try:
         yield
+        # Not left to the transaction's end: whoever gets the lock next must find the new version.
+        connection.execute(text("COMMIT"))
     finally:
         connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
 

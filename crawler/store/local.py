@@ -2,15 +2,19 @@
 
 A Scrapy extension, so it works however a crawl is started. Not there (NotConfigured) where the settings name a
 Redis. The coordinator is a process of its own that outlives the agent that started it: it drains the results
-stream after the last agent has left, and then stops the server. If it dies, any agent starts another.
+stream after the last agent has left, and then stops the server. If it dies, any agent starts another; if the server
+dies, agents and coordinator start it again. Nobody waits for ever: where nothing moves, the crawl ends and says why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
+import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -25,8 +29,8 @@ from crawler import engine
 from crawler import options as our_options
 from crawler.sites import connection
 from crawler.sites.queue import SiteQueue
-from crawler.store.server import Server, ServerError, is_gone
-from crawler.store.stream import results_key
+from crawler.store.server import OtherCrawl, Server, ServerError, is_gone
+from crawler.store.stream import Mark, heartbeat_key, results_key
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -47,6 +51,11 @@ POLL_SECONDS = 0.02
 # How long a server may take to end after its coordinator before we look what is in it.
 SERVER_END_SECONDS = 2.0
 TELL_SECONDS = 5.0
+# A server that cannot be started again for so long is given up.
+GONE_SECONDS = 60.0
+# An agent that was told to end waits so long for a coordinator that stores nothing, and leaves the rest to it. Below
+# what process managers allow (systemd 90 s).
+STOPPED_WAIT_SECONDS = 20.0
 
 
 class LocalServer:
@@ -56,9 +65,11 @@ class LocalServer:
         self._crawler = crawler
         self._options = options
         self._server = Server(options.var)
+        self._keeper = ServerKeeper(self._server)
         self._coordinator = CoordinatorProcess(crawler.settings, self._server)
         self._watch: asyncio.Task[None] | None = None
-        self._membership = self._server.join("agent")
+        self._waited_enough = False
+        self._membership = self._server.join("agent", options.key_prefix)
         crawler.settings.set("REDIS_URL", self._membership.url, priority="cmdline")
         if self._membership.started:
             logger.info("bundled server started, data in %s", options.var)
@@ -74,14 +85,15 @@ class LocalServer:
         try:
             return cls(crawler, our_options.read(crawler.settings))
         except ServerError as error:
-            raise SystemExit(f"lowtide: {error}") from None
+            print(f"lowtide: {error}", file=sys.stderr)
+            raise SystemExit(UNUSABLE if isinstance(error, OtherCrawl) else 1) from None
 
     async def _opened(self) -> None:
         self._watch = asyncio.ensure_future(self._keep_watch())
 
     async def _keep_watch(self) -> None:
         for tick in itertools.count():
-            await asyncio.to_thread(self._keep_server)
+            await asyncio.to_thread(self._keeper.look)
             if tick % SESSIONS_EVERY == 0:
                 await self._end_dead_sessions()
             self._coordinator.ensure()
@@ -91,26 +103,18 @@ class LocalServer:
                 return
             await asyncio.sleep(WATCH_SECONDS)
 
-    def _keep_server(self) -> None:
-        """Start the server again if it died under us; one that is alive but does not answer is left to recover."""
-        try:
-            if not self._server.running():
-                with self._server.join("visitor") as visit:
-                    if visit.started:
-                        logger.warning("the bundled server was gone; it is started again")
-        except ServerError as error:
-            logger.debug("%s", error)
-
     async def _end_dead_sessions(self) -> None:
-        """All agents of this server run on this machine: the sites of one whose process is gone need not wait.
+        """The sites of an agent of this machine whose process is gone need not wait.
 
         Elsewhere a session ends LEASE_SECONDS after its last sign of life, and so it does here if Redis is away now.
+        Agents that share the server through VAR_DIR may yet run in containers, where process ids are others.
         """
         client = connection.connect(self._crawler.settings)
         queue = SiteQueue(client, self._options)
         try:
             for agent in await queue.agents():
-                if agent.get("pid") and is_gone(int(agent["pid"])):
+                here = agent.get("host") == socket.gethostname()
+                if here and agent.get("pid") and is_gone(int(agent["pid"])):
                     logger.warning(
                         "agent %s is gone; its %d sites are handed on", agent["agent"], agent["held"]
                     )
@@ -128,15 +132,18 @@ class LocalServer:
             self._membership.leave()
             if ready and (self._server.agents_alive() or await self._stored()):
                 return
-            if not ready or self._coordinator.hopeless:
+            if not ready or self._coordinator.hopeless or self._waited_enough:
                 break
             logger.warning("the coordinator ended before everything was stored; another one is started")
             self._membership = self._server.join("agent")
         self._membership.leave()
-        logger.error(
-            "results that are not stored yet are kept in %s; the next run stores them", self._server.folder
-        )
+        logger.error("results that are not stored yet are kept in %s; %s", self._server.folder, self._rest())
         self._crawler.stats.set_value("finish_reason", "coordinator_failed")
+
+    def _rest(self) -> str:
+        """Who stores what is left."""
+        alive = self._server.coordinator_alive()
+        return "the coordinator goes on trying" if alive else "the next run stores them"
 
     async def _coordinator_ready(self) -> bool:
         """One must have joined before the last agent may leave; False: none can run."""
@@ -149,7 +156,9 @@ class LocalServer:
 
     async def _stored(self) -> bool:
         """The last agent's crawl is over when its results are in the tables; False: the coordinator died before."""
-        await self._coordinator_gone()
+        if not await self._coordinator_gone():
+            self._waited_enough = True
+            return False
         if self._server.agents_alive():
             return True  # their business now
         code = self._coordinator.code()
@@ -171,13 +180,112 @@ class LocalServer:
             finally:
                 client.close()
 
-    async def _coordinator_gone(self) -> None:
-        told = time.monotonic()
+    async def _coordinator_gone(self) -> bool:
+        """Wait until it is, or others need it; False: it moves nothing, and that was not waited for any longer."""
+        progress = _Progress(self._crawler.settings, self._options)
+        told = looked = time.monotonic()
         while self._server.coordinator_alive() and not self._server.agents_alive():
-            if time.monotonic() - told > TELL_SECONDS:
-                told = time.monotonic()
-                logger.info("waiting for the coordinator to store the last records")
             await asyncio.sleep(POLL_SECONDS)
+            now = time.monotonic()
+            if now - looked < WATCH_SECONDS:
+                continue
+            looked = now
+            if not await asyncio.to_thread(self._keeper.look):
+                logger.error("the bundled server cannot be started again: %s", self._keeper.trouble)
+                return False
+            await asyncio.to_thread(progress.look)
+            if now - told > TELL_SECONDS:
+                told = now
+                logger.info("waiting for the coordinator to store the last records%s", progress.why)
+            if self._told_to_end() and now - progress.since > STOPPED_WAIT_SECONDS:
+                logger.error("nothing was stored for %.0f s%s", now - progress.since, progress.why)
+                return False
+        return True
+
+    def _told_to_end(self) -> bool:
+        return str(self._crawler.stats.get_value("finish_reason")) == "shutdown"
+
+
+class _Progress:
+    """Whether the coordinator still stores what waits, and if not, what it last said; never fails."""
+
+    def __init__(self, settings: BaseSettings, options: Options) -> None:
+        self.since = time.monotonic()  # of the last record that was stored
+        self.why = ""  # empty: it works, or does not say
+        self._settings = settings
+        self._prefix = options.key_prefix
+        self._left: int | None = None
+
+    def look(self) -> None:
+        """Ask the server."""
+        client = connection.connect_blocking(self._settings)
+        try:
+            left = int(client.xlen(results_key(self._prefix)))
+            sign = json.loads(client.get(heartbeat_key(self._prefix, COORDINATOR)) or b"{}")
+        except (RedisError, OSError) as error:
+            self.why = f", since Redis does not answer: {error}"
+            return
+        finally:
+            client.close()
+        if self._left is None or left < self._left:
+            self._left, self.since = left, time.monotonic()
+        self.why = f"; it waits for {sign['waits_for']}: {sign['why']}" if sign.get("waits_for") else ""
+
+
+class Drain:
+    """For whoever waits for a crawl's results beside other crawls of this VAR_DIR: what was there when it began."""
+
+    def __init__(self, settings: BaseSettings, options: Options) -> None:
+        self._settings = settings.copy()
+        self._server = Server(options.var)
+        self._settings.set("REDIS_URL", self._server.url, priority="cmdline")
+        self._prefix = options.key_prefix
+        self._mark: Mark | None = None
+
+    def over(self) -> bool:
+        """Whether all that was in the stream at the first call is stored, as far as a coordinator can see to it."""
+        if not self._server.coordinator_alive():
+            return True
+        client = connection.connect_blocking(self._settings)
+        try:
+            self._mark = self._mark or Mark(client, self._prefix)
+            return self._mark.passed(client)
+        except (RedisError, OSError):  # the coordinator starts it again, or is just ending with it
+            return False
+        finally:
+            client.close()
+
+
+class ServerKeeper:
+    """Starts the bundled server again where it died under those who use it."""
+
+    def __init__(self, server: Server) -> None:
+        self.trouble = ""  # why it cannot be had just now
+        self._server = server
+        self._gone_since = 0.0  # monotonic; 0: it was there when last seen
+
+    def look(self) -> bool:
+        """See to it that it runs; False once that did not succeed for GONE_SECONDS.
+
+        One that is alive but does not answer is left to recover, one that nobody works with to its end.
+        """
+        try:
+            self._start_if_gone()
+        except ServerError as error:
+            self.trouble = str(error)
+            logger.debug("%s", error)
+            self._gone_since = self._gone_since or time.monotonic()
+            return time.monotonic() - self._gone_since < GONE_SECONDS
+        self.trouble, self._gone_since = "", 0.0
+        return True
+
+    def _start_if_gone(self) -> None:
+        # In this order: the coordinator lets go of its lock before it stops the server.
+        if self._server.running() or not (self._server.agents_alive() or self._server.coordinator_alive()):
+            return
+        with self._server.join("visitor") as visit:
+            if visit.started:
+                logger.warning("the bundled server was gone; it is started again")
 
 
 class CoordinatorProcess:
@@ -185,6 +293,7 @@ class CoordinatorProcess:
 
     def __init__(self, settings: BaseSettings, server: Server) -> None:
         self._arguments = _arguments(settings)
+        self._environment = _environment(settings)
         self._server = server
         self._process: subprocess.Popen[bytes] | None = None
         self._failures = 0
@@ -213,7 +322,12 @@ class CoordinatorProcess:
             return
         command = [sys.executable, "-m", "scrapy", "coordinate", *self._arguments]
         self._started = time.monotonic()
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **self._environment},
+        )
 
     def _running(self) -> bool:
         if self._process is None:
@@ -239,12 +353,37 @@ UNUSABLE = 3
 STOPPED = 4
 
 
+# The one coordinator of a VAR_DIR has one name: a successor goes on at once with what one that was killed had read.
+COORDINATOR = f"{socket.gethostname()}-local"
+# What a coordinator goes by: where everything is, and how it stores.
+_NEEDED = (
+    "VAR_DIR",
+    "KEY_PREFIX",
+    "LEASE_SECONDS",
+    "BATCH_SECONDS",
+    "BATCH_RECORDS",
+    "LOG_LEVEL",
+    "LOG_FILE",
+)
+
+
 def _arguments(settings: BaseSettings) -> list[str]:
     """The settings of this process that its coordinator needs to see the same crawl."""
-    wanted = (*sorted(our_options.NAMES - {"REDIS_URL", "PAGE_PIPELINES"}), "LOG_LEVEL", "LOG_FILE")
     log_format = re.sub(r"\[agent[^]]*]", "[coordinator]", settings["LOG_FORMAT"])
     arguments = ["-s", f"LOG_FORMAT={log_format}"]
-    for name in wanted:
-        if (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["project"] and settings[name] is not None:
+    for name in _NEEDED:
+        if _is_given(settings, name):
             arguments += ["-s", f"{name}={settings[name]}"]
     return arguments
+
+
+def _environment(settings: BaseSettings) -> dict[str, str]:
+    """What it needs as well and nobody else is to read: a command line is shown to every user of the machine."""
+    if not _is_given(settings, "DATABASE_URL"):
+        return {}
+    return {f"{our_options.ENVIRONMENT_PREFIX}DATABASE_URL": str(settings["DATABASE_URL"])}
+
+
+def _is_given(settings: BaseSettings, name: str) -> bool:
+    """Whether it was set for this run; what the project says the coordinator reads by itself."""
+    return (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["project"] and settings[name] is not None

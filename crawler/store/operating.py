@@ -6,25 +6,31 @@ for the person why something could not be done; RedisError and DatabaseError pas
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, select
 
+from crawler import records
 from crawler.sites import connection
 from crawler.sites.canonical import UrlError, host_of, path_of, split
-from crawler.sites.queue import Order, SiteQueue, SiteRecord
+from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
 from crawler.store.database import check_version, open_database, transaction
-from crawler.store.tables import FINISHED, fetches, pages, sites
+from crawler.store.tables import BLOCKED, FINISHED, PAUSED, pages, sites
+from crawler.store.writing import forget
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
-    from sqlalchemy import Engine
+    from sqlalchemy import Engine, Row
 
     from crawler.options import Options
+    from crawler.sites.scope import Scope
 
+# Where a site comes from that was named from outside (records.SiteFound).
+SEED = "seed"
 # Sites read from the tables, and paths given to one site, at a time.
 BATCH = 1000
 
@@ -52,14 +58,14 @@ def the_tables(options: Options) -> Engine | None:
 
 
 async def list_sites(queue: SiteQueue, state: str, most: int) -> list[SiteRecord]:
-    """Up to `most` sites (0: all) in a state ("" = any; "paused" and "held" too), by name."""
+    """Up to `most` sites (0: all) in a state ("" = any; "paused" and "leased" too), by name."""
     found = [record async for record in queue.records() if _is(record, state)]
     return sorted(found)[: most or None]
 
 
 async def show_site(queue: SiteQueue, name: str, engine: Engine | None) -> dict[str, Any]:
     """All that is known of one site."""
-    record = await _known(queue, name)
+    record = await known_site(queue, name)
     figures: dict[str, Any] = {**record._asdict(), **await queue.details(record.site)}
     if record.state == "alias":
         figures["alias_of"] = figures.pop("why")
@@ -69,60 +75,88 @@ async def show_site(queue: SiteQueue, name: str, engine: Engine | None) -> dict[
 
 
 async def order_site(queue: SiteQueue, name: str, order: Order, reason: str) -> tuple[str, str]:
-    """Pause, resume or block a site: its name, and its state before."""
-    record = await _known(queue, name)
-    before = await queue.order(record.site, order, reason)
+    """Pause, resume or block a site: its name, and its state before. The tables hear of it through the stream."""
+    record = await known_site(queue, name)
+    if order == "pause" and record.state == "blocked":
+        raise OperationError(f"{record.site} is blocked: nothing of it is left to pause; resume it first")
+    before = await queue.order(record.site, order, reason, record=_ordered(record.site, order, reason=reason))
     return record.site, before or ""
 
 
 async def set_budget(queue: SiteQueue, name: str, pages_most: int | None) -> str:
     """Give a site its own limit of pages, from its next lease on; its name."""
-    record = await _known(queue, name)
-    await queue.set_budget(record.site, pages_most)
+    record = await known_site(queue, name)
+    told = _ordered(record.site, "budget", pages=pages_most)
+    await queue.set_budget(record.site, pages_most, record=told)
     return record.site
 
 
 async def forget_site(queue: SiteQueue, name: str, engine: Engine | None) -> tuple[str, int]:
-    """Remove a site from queue and tables: its name, and how many pages went."""
-    record = await _known(queue, name)
-    if await queue.forget(record.site) < 0:
+    """Remove a site from queue and tables: its name, and how many pages went.
+
+    What of it is still on its way to the tables goes when the order comes there through the stream.
+    """
+    record = await known_site(queue, name)
+    if await queue.forget(record.site, record=_ordered(record.site, "forget")) < 0:
         raise OperationError(
             f"{record.site} is held by {record.agent}; block it first, and ask again in a minute"
         )
     if engine is None:
         return record.site, 0
     with transaction(engine) as db:
-        site_id = select(sites.c.site_id).where(sites.c.site == record.site).scalar_subquery()
-        gone = db.execute(delete(pages).where(pages.c.site_id == site_id)).rowcount
-        db.execute(delete(fetches).where(fetches.c.site_id == site_id))
-        db.execute(delete(sites).where(sites.c.site == record.site))
-    return record.site, gone
+        return record.site, forget(db, record.site)
 
 
-async def rebuild(queue: SiteQueue, engine: Engine) -> dict[str, int]:
-    """Put the tables' sites into a queue that lost them; sites that are known there stay as they are.
+def _ordered(site: str, order: records.OrderWord, *, reason: str = "", pages: int | None = None) -> bytes:
+    at = time.time_ns() // 1_000_000
+    return records.encode(
+        records.SiteOrder(site=site, ordered_at=at, order=order, reason=reason, pages=pages)
+    )
+
+
+class Rebuilt(TypedDict):
+    """What a rebuild brought back, in sites; paused ones are counted by their state as well."""
+
+    finished: int
+    unfinished: int
+    alias: int
+    blocked: int
+    paused: int
+    known: int  # were in the queue already and stay as they are
+
+
+async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope) -> Rebuilt:
+    """Put the tables' sites into a queue that lost them, with what the operator wanted of them.
 
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
-    walked again, beginning with every page that is known of it.
+    walked again, beginning with every page that is known of it. What seeds added to the `scope` comes back too;
+    their paths are not in the tables before they are fetched.
     """
-    counts = {"finished": 0, "unfinished": 0, "known": 0}
+    counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0)
     for batch in _stored_sites(engine):
-        rows = [(site, "f" if done else "w", "-") for site, done in batch]
-        fresh = [site for site, done in batch if not done and await queue.record(site) is None]
-        for site in fresh:  # before the site itself: a rebuild that dies half way is simply run again
-            for paths in _paths(engine, site):
-                await queue.give_paths(site, paths)
-        new = await queue.restore(rows)
-        counts["known"] += len(rows) - new
-        counts["unfinished"] += len(fresh)
-        counts["finished"] += new - len(fresh)
+        known = await queue.known([one.site for one, _ in batch])
+        fresh = [one for one, _ in batch if one.site not in known]
+        for one in fresh:  # before the site itself: a rebuild that dies half way is simply run again
+            if one.state == "waiting":
+                for paths in _paths(engine, one.site):
+                    await queue.give_paths(one.site, paths)
+        await queue.restore(fresh)
+        await queue.widen_scope(scope.root(one.site) for one, source in batch if source == SEED)
+        _count(counts, fresh)
+        counts["known"] += len(known)
     return counts
 
 
-def _stored_sites(engine: Engine) -> Iterator[list[tuple[str, bool]]]:
-    """The tables' sites in batches: name, and whether it is finished for certain."""
+def _count(counts: Rebuilt, restored: list[Restored]) -> None:
+    for one in restored:
+        counts["unfinished" if one.state == "waiting" else one.state] += 1
+        counts["paused"] += one.paused
+
+
+def _stored_sites(engine: Engine) -> Iterator[list[tuple[Restored, str]]]:
+    """The tables' sites in batches, each with where it came from."""
     held = select(func.count()).where(pages.c.site_id == sites.c.site_id).scalar_subquery()
-    chosen = select(sites.c.site, sites.c.state, sites.c.published, held, sites.c.site_id)
+    chosen = select(sites, held.label("held"))
     last = None
     while True:
         page = chosen.order_by(sites.c.site_id).limit(BATCH)
@@ -130,11 +164,27 @@ def _stored_sites(engine: Engine) -> Iterator[list[tuple[str, bool]]]:
             rows = db.execute(page if last is None else page.where(sites.c.site_id > last)).all()
         if not rows:
             return
-        last = rows[-1][4]
-        yield [
-            (site, state == FINISHED and stored >= (published or 0))
-            for site, state, published, stored, _ in rows
-        ]
+        last = rows[-1].site_id
+        yield [(_restored(row), row.source or "") for row in rows]
+
+
+def _restored(row: Row[Any]) -> Restored:
+    """A site as its row tells; blocked beats alias beats finished."""
+    ended = row.state == FINISHED and (row.alias_of or row.held >= row.published)
+    state: State = "waiting"
+    if row.stopped == BLOCKED:
+        state = "blocked"
+    elif ended:
+        state = "alias" if row.alias_of else "finished"
+    return Restored(
+        row.site,
+        state,
+        paused=row.stopped == PAUSED,
+        known=0 if state == "alias" else row.known,
+        done=0 if state == "waiting" else row.published,
+        budget=row.budget,
+        why=(row.alias_of if state == "alias" else row.stopped_reason) or "",
+    )
 
 
 def _paths(engine: Engine, site: str) -> Iterator[list[str]]:
@@ -147,8 +197,8 @@ def _paths(engine: Engine, site: str) -> Iterator[list[str]]:
             yield [path_of(url) for url in batch]
 
 
-async def _known(queue: SiteQueue, name: str) -> SiteRecord:
-    """The record of a site given as URL or host; a host alone may stand for its only site."""
+async def known_site(queue: SiteQueue, name: str) -> SiteRecord:
+    """The record of a site given as URL or host; a host alone may stand for its only site, OperationError else."""
     try:
         site, _ = split(name if "://" in name else f"https://{name}")
     except UrlError as error:
@@ -156,7 +206,7 @@ async def _known(queue: SiteQueue, name: str) -> SiteRecord:
     record = await queue.record(site)
     if record is not None:
         return record
-    found = [] if "://" in name else [r async for r in queue.records() if host_of(r.site) == name.lower()]
+    found = [] if "://" in name else [r async for r in queue.records() if _is_named(r.site, site)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -166,10 +216,16 @@ async def _known(queue: SiteQueue, name: str) -> SiteRecord:
     raise OperationError(f"no site {name!r} in this crawl; `scrapy site list` shows them")
 
 
+def _is_named(site: str, asked: str) -> bool:
+    """Whether a site given without scheme may be this one: same host and port, or same host where no port was given."""
+    place = asked.partition("://")[2]
+    return site.partition("://")[2] == place or host_of(site) == place.strip("[]")
+
+
 def _is(record: SiteRecord, state: str) -> bool:
-    if state in ("", record.state):
-        return True
-    return (state == "paused" and record.paused) or (state == "held" and bool(record.agent))
+    if state == "paused":
+        return record.paused
+    return state in ("", "leased" if record.agent else record.state)
 
 
 def _row(engine: Engine, site: str) -> dict[str, Any]:
@@ -177,7 +233,6 @@ def _row(engine: Engine, site: str) -> dict[str, Any]:
         sites.c.found_at,
         sites.c.source,
         sites.c.published,
-        sites.c.known,
         sites.c.over_budget,
         sites.c.reason,
     )

@@ -13,6 +13,8 @@ nothing can be stale. Their files are never deleted.
     coordinator.lock  exclusive, for life  the one coordinator
     probe.lock        exclusive, moments   held while a life lock is taken or looked at, so that a look is
                                            never mistaken for an owner
+    key_prefix        no lock              whose VAR_DIR it is: KEY_PREFIX of whoever joined to work, since one
+                                           coordinator stores one prefix's records; written under start.lock
     server.lock       exclusive, for life  the server itself, by an inherited descriptor; contains its process
                                            id. Valkey takes over a socket in use without a word and two
                                            servers would append to one file: this lock alone rules that out,
@@ -27,6 +29,7 @@ A server that dies under its members is started again by the next join of anybod
 
     ServerError
       CoordinatorRuns
+      OtherCrawl
 """
 
 import fcntl
@@ -47,6 +50,8 @@ from urllib.parse import quote
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from crawler.store.stream import results_key
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +101,10 @@ class CoordinatorRuns(ServerError):  # noqa: N818 - told as a state, since it is
     """Another living process is the coordinator of this VAR_DIR."""
 
 
+class OtherCrawl(ServerError):  # noqa: N818 - as above
+    """Here the crawl of another KEY_PREFIX is at work, whose coordinator would not store ours."""
+
+
 def socket_path(var_dir: Path) -> Path:
     """Where the server of this VAR_DIR listens; the same for every process of a user on a machine.
 
@@ -135,21 +144,37 @@ class Server:
         self.socket = socket_path(var_dir)
         self.url = "unix://" + quote(os.fsencode(self.socket))
 
-    def join(self, role: str = "agent") -> "Membership":
+    def join(self, role: str = "agent", prefix: str = "") -> "Membership":
         """Become a user of the server, starting it if nobody has; blocks until it answers.
 
         role: "agent", "coordinator" (one at a time) or "visitor" (only looks, no work hangs on it).
-        Raises CoordinatorRuns, else ServerError; then nothing was joined. An interrupt meanwhile may leave a
-        server without users, which the next join takes over.
+        prefix: the KEY_PREFIX that will be worked on, empty for none. Another than that of the agents and the
+        coordinator that are there, or of records that wait to be stored, is refused: OtherCrawl.
+        Raises OtherCrawl or CoordinatorRuns, else ServerError; then nothing was joined. An interrupt meanwhile may
+        leave a server without users, which the next join takes over.
         """
         if role not in _LIFE_LOCKS:
             raise ValueError(f"role is {role!r}, wanted one of {', '.join(_LIFE_LOCKS)}")
         self._make_folders()
-        with self._alone(), ExitStack() as undo:
-            locks = self._take_life_locks(role, undo)
-            started = self._ensure_answering()
-            undo.pop_all()
-        return Membership(self, role, locks, started)
+        with self._alone():
+            self.refuse_other(prefix)
+            with ExitStack() as undo:
+                locks = self._take_life_locks(role, undo)
+                started = self._ensure_answering()
+                undo.pop_all()
+            membership = Membership(self, role, locks, started)
+            try:
+                self._claim(prefix)
+            except BaseException:
+                membership._leave()
+                raise
+        return membership
+
+    def refuse_other(self, prefix: str) -> None:
+        """OtherCrawl where an agent or a coordinator works on another KEY_PREFIX than this; starts nothing."""
+        before = self._prefix()
+        if prefix and before not in ("", prefix) and (self.coordinator_alive() or self.agents_alive()):
+            raise OtherCrawl(self._belongs_to(before, prefix))
 
     def running(self) -> bool:
         """Somebody answers on the socket, be it that it is still loading. Starts nothing."""
@@ -162,6 +187,45 @@ class Server:
     def agents_alive(self) -> bool:
         """At least one process has joined as an agent, this one included."""
         return self._is_held("agents.lock")
+
+    # --- whose it is -----------------------------------------------------------------------------------
+
+    def _claim(self, prefix: str) -> None:
+        """Needs start.lock and an answering server."""
+        before = self._prefix()
+        if not prefix or before == prefix:
+            return
+        if before and (waiting := self._waiting(before)):
+            raise OtherCrawl(
+                f"{self._belongs_to(before, prefix)}. {waiting} records of {before!r} still wait to be stored: "
+                f"`scrapy coordinate -s VAR_DIR={self.var} -s KEY_PREFIX={before}` does that"
+            )
+        try:
+            (self.folder / "key_prefix").write_text(prefix)
+        except OSError as error:
+            raise ServerError(
+                f"{self.folder / 'key_prefix'} cannot be written: {error.strerror}; wanted: a file of this user, "
+                "and room on the disk"
+            ) from error
+
+    def _prefix(self) -> str:
+        """The KEY_PREFIX that was worked on last; empty: none yet."""
+        with suppress(FileNotFoundError):
+            return (self.folder / "key_prefix").read_text()
+        return ""
+
+    def _waiting(self, prefix: str) -> int:
+        with self._client() as client:
+            try:
+                return int(cast("int", client.xlen(results_key(prefix))))
+            except redis.RedisError as error:
+                raise self._error(f"does not tell what waits: {error}", self._revival()) from error
+
+    def _belongs_to(self, before: str, prefix: str) -> str:
+        return (
+            f"VAR_DIR={self.var} belongs to the crawl KEY_PREFIX {before!r}, this one is {prefix!r}; "
+            f"wanted a VAR_DIR of its own (-s VAR_DIR={self.var / 'second'})"
+        )
 
     # --- locks -----------------------------------------------------------------------------------------
 

@@ -26,6 +26,25 @@ def results_key(prefix: str) -> str:
     return f"{prefix}:{{0}}:results"
 
 
+def heartbeat_key(prefix: str, name: str) -> str:
+    """Where a living coordinator shows itself: JSON, gone 15 s after its last sign of life."""
+    return f"{prefix}:{{0}}:coordinator:{name}"
+
+
+class Mark:
+    """The newest entry at the moment this is made: asked later, whether everything up to it is stored."""
+
+    def __init__(self, client: Any, prefix: str) -> None:  # as ResultsStream._ask
+        self._key = results_key(prefix)
+        newest = client.xrevrange(self._key, count=1)
+        self._newest = _place(newest[0][0]) if newest else (0, 0)
+
+    def passed(self, client: Any) -> bool:
+        """Whether nothing that was in the stream then is in it now; what came since does not count."""
+        oldest = client.xrange(self._key, count=1)
+        return not oldest or _place(oldest[0][0]) > self._newest
+
+
 class Entry(NamedTuple):
     """One entry as it came; `fields` is what records.decode takes."""
 
@@ -144,8 +163,16 @@ class ResultsStream:
         return self._client
 
 
+def _place(name: bytes) -> tuple[int, int]:
+    time_ms, _, number = name.partition(b"-")
+    return int(time_ms), int(number)
+
+
 def _entries(reply: Any) -> list[Entry]:
-    return _each(reply[0][1]) if reply else []
+    """The one stream's entries: the client gives [[key, entries]], with `protocol=3` {key: [entries]}."""
+    if not reply:
+        return []
+    return _each(next(iter(reply.values()))[0] if isinstance(reply, dict) else reply[0][1])
 
 
 def _each(raw: list[tuple[bytes | None, dict[bytes, bytes] | None]]) -> list[Entry]:

@@ -68,6 +68,14 @@ sites = _table(
     # Place in the stream of the record that set state, published, known: agents' clocks do not agree, the
     # stream's order is the true one.
     Column("ended_entry", BigInteger),
+    # Place in the stream of its last site record: an older order to forget the site, come again, is not for this one.
+    Column("found_entry", BigInteger),
+    Column("alias_of", _Words),  # the site that this one is under a second name; NULL: it is itself
+    Column("stopped", _Word),  # paused or blocked by the operator; NULL: neither
+    Column("stopped_reason", _Words),  # NULL: none was given
+    Column("stopped_entry", BigInteger),  # place in the stream of the order that said so
+    Column("budget", BigInteger),  # pages by the operator's order, 0: no limit; NULL: the crawl's own
+    Column("budget_entry", BigInteger),
 )
 
 pages = _table(
@@ -92,9 +100,12 @@ pages = _table(
     Column("title", _Words),
     Column("description", _Words),
     _filled("fetched_at", BigInteger),  # on the agent's clock; a row gives way to a newer one only
-    # Sorted little-endian 64-bit hashes of the out-links. Last, so that whoever does not ask for it reads none
-    # of its bytes.
+    # Sorted little-endian 64-bit hashes of the out-links. Behind all that the first tables had, so that whoever asks
+    # for those only reads none of its bytes.
     Column("links", _Bytes),
+    # URL that the page names as the one to take for it; NULL: it names none, or itself. Behind the links, since that
+    # is where a column can be added without copying the table.
+    Column("canonical", _Words),
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 
@@ -139,3 +150,4 @@ dead_letters = _table(
 )
 
 QUEUED, UNFINISHED, FINISHED = SITE_STATES = ("queued", "unfinished", "finished")
+PAUSED, BLOCKED = STOPS = ("paused", "blocked")

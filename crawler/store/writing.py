@@ -1,9 +1,10 @@
 """One batch of records into the tables, in the caller's transaction: the same batch twice changes nothing.
 
 Hides the three dialects' upserts. A batch may come twice, late, out of order and beside another coordinator's:
-the newer page wins, the earlier finding of a site, the later end of a site and of a run, whatever the order in
-which they are written. What cannot be stored as it is (NUL, lone surrogates) is cleaned here; all other refusals
-of the database pass to the caller.
+the newer page wins, the earlier finding of a site, the later end of a site and of a run, the operator's last order,
+whatever the order in which they are written. Only an order to forget a site takes away what is there, and only
+once: what is found anew since stays. What cannot be stored as it is (NUL, lone surrogates) is cleaned here; all
+other refusals of the database pass to the caller.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ from functools import cache, lru_cache
 from operator import gt, lt
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, func, literal_column
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, literal_column, or_, select
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
-from crawler.records import Page, PageOutcome, Record, RunMoment, SiteEnded, SiteFound, hash64
-from crawler.store.tables import FINISHED, QUEUED, UNFINISHED, dead_letters, fetches, pages, runs, sites
+from crawler.records import Page, PageOutcome, Record, RunMoment, SiteEnded, SiteFound, SiteOrder, hash64
+from crawler.store.tables import (
+    BLOCKED,
+    FINISHED,
+    PAUSED,
+    QUEUED,
+    UNFINISHED,
+    dead_letters,
+    fetches,
+    pages,
+    runs,
+    sites,
+)
 
 # Where a page's first turn leads in paper 001's life-cycle; a page that robots.txt forbids was never visited.
 PAGE_STATES: dict[PageOutcome, str] = {
@@ -32,6 +44,9 @@ PAGE_STATES: dict[PageOutcome, str] = {
     "failed": "no_response_1",
     "denied": "init",
 }
+
+# What an order makes of a site that the agents are to leave alone, or not any more.
+STOPPED = {"pause": PAUSED, "block": BLOCKED, "resume": None}
 
 Row = dict[str, Any]
 # Says of a column's two values whether the first is to replace the second.
@@ -62,15 +77,41 @@ class Counts(NamedTuple):
     found: int = 0
     ended: int = 0
     runs: int = 0
+    orders: int = 0
 
 
 def store(connection: Connection, batch: list[Stored]) -> Counts:
     """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes."""
+    counts: dict[type, int] = dict.fromkeys((Page, SiteFound, SiteEnded, RunMoment, SiteOrder), 0)
     rows = _Rows()
     for stored in batch:
-        rows.add(stored)
+        record = stored.record
+        counts[type(record)] += 1
+        if isinstance(record, SiteOrder) and record.order == "forget":
+            rows.write(connection)  # what came before is forgotten too, what comes after is not
+            rows = _Rows()
+            _forget_order(connection, record.site, entry_number(stored.stream_id))
+        else:
+            rows.add(stored)
     rows.write(connection)
-    return Counts(*rows.counts.values())
+    return Counts(*counts.values())
+
+
+def forget(connection: Connection, site: str) -> int:
+    """Removes all that the tables hold of a site; how many pages."""
+    key = site_id(site)
+    gone = connection.execute(delete(pages).where(pages.c.site_id == key)).rowcount
+    connection.execute(delete(fetches).where(fetches.c.site_id == key))
+    connection.execute(delete(sites).where(sites.c.site_id == key))
+    return gone
+
+
+def _forget_order(connection: Connection, site: str, entry: int) -> None:
+    """Forgets a site unless it was found anew since: the order may come a second time."""
+    older = or_(sites.c.found_entry.is_(None), sites.c.found_entry < entry)
+    asked = select(sites.c.site_id).where(sites.c.site_id == site_id(site), older)
+    if connection.execute(asked).first():
+        forget(connection, site)
 
 
 def bury(connection: Connection, letters: list[Letter]) -> None:
@@ -127,26 +168,36 @@ class _Rows:
     """
 
     def __init__(self) -> None:
-        self.counts: dict[type, int] = {Page: 0, SiteFound: 0, SiteEnded: 0, RunMoment: 0}
         self._named: dict[int, Row] = {}
         self._found: dict[int, Row] = {}
+        self._found_last: dict[int, Row] = {}
         self._pages: dict[tuple[int, int], Row] = {}
         self._fetches: dict[tuple[str, str, int], Row] = {}
         self._ended: dict[int, Row] = {}
+        self._stops: dict[int, Row] = {}
+        self._budgets: dict[int, Row] = {}
         self._runs: dict[tuple[str, str], Row] = {}
 
     def add(self, stored: Stored) -> None:
         """Takes in one record; of two for the same row the one that the tables would keep."""
         record = stored.record
-        self.counts[type(record)] += 1
         if isinstance(record, Page):
             self._add_page(record, stored.links)
-        elif isinstance(record, SiteFound):
-            row = _found_row(record)
+            return
+        entry = entry_number(stored.stream_id)
+        if isinstance(record, SiteFound):
+            row = _found_row(record, entry)
             _keep(self._found, row["site_id"], row, "found_at", lt)
+            _keep(self._found_last, row["site_id"], row, "found_entry", gt)
         elif isinstance(record, SiteEnded):
-            row = _ended_row(record, entry_number(stored.stream_id))
+            row = _ended_row(record, entry)
             _keep(self._ended, row["site_id"], row, "ended_entry", gt)
+        elif isinstance(record, SiteOrder) and record.order == "budget":
+            row = _budget_row(record, entry)
+            _keep(self._budgets, row["site_id"], row, "budget_entry", gt)
+        elif isinstance(record, SiteOrder):
+            row = _stop_row(record, entry)
+            _keep(self._stops, row["site_id"], row, "stopped_entry", gt)
         else:
             row = _run_row(record)
             _keep(self._runs, (row["agent"], row["run"]), row, "ended_at", _ended_later)
@@ -166,8 +217,11 @@ class _Rows:
         kind = connection.dialect.name
         for statement, rows in (
             (_earlier_finding(kind), _sorted(self._found)),
+            (_later_finding(kind), _sorted(self._found_last)),
             (_newer_page(kind), _sorted(self._pages)),
             (_later_end(kind), _sorted(self._ended)),
+            (_later_stop(kind), _sorted(self._stops)),
+            (_later_budget(kind), _sorted(self._budgets)),
             (_later_moment(kind), _sorted(self._runs)),
         ):
             if rows:
@@ -204,9 +258,21 @@ def _named_row(site: int, name: str) -> Row:
     }
 
 
-def _found_row(record: SiteFound) -> Row:
+def _found_row(record: SiteFound, entry: int) -> Row:
     row = _named_row(site_id(record.site), record.site)
-    return row | {"found_at": record.found_at, "source": clean(record.source)}
+    return row | {"found_at": record.found_at, "source": clean(record.source), "found_entry": entry}
+
+
+def _stop_row(record: SiteOrder, entry: int) -> Row:
+    stopped = STOPPED[record.order]
+    row = _named_row(site_id(record.site), record.site)
+    reason = clean(record.reason) if stopped else ""
+    return row | {"stopped": stopped, "stopped_reason": reason or None, "stopped_entry": entry}
+
+
+def _budget_row(record: SiteOrder, entry: int) -> Row:
+    row = _named_row(site_id(record.site), record.site)
+    return row | {"budget": record.pages, "budget_entry": entry}
 
 
 def _ended_row(record: SiteEnded, entry: int) -> Row:
@@ -219,6 +285,7 @@ def _ended_row(record: SiteEnded, entry: int) -> Row:
         "over_budget": record.over_budget,
         "ended_at": record.ended_at,
         "reason": clean(record.reason) or None,
+        "alias_of": clean(record.alias_of) or None,
         "ended_entry": entry,
     }
 
@@ -252,6 +319,7 @@ def _page_row(page: Page, site: int, links: bytes) -> Row:
         "sha256": clean(page.sha256) or None,
         "duplicate_of": clean(page.site + page.duplicate_of) if page.duplicate_of else None,
         "redirect": clean(page.redirect) or None,
+        "canonical": clean(page.canonical) or None,
         "content_type": clean(page.content_type) or None,
         "title": clean(page.title) or None,
         "description": clean(page.description) or None,
@@ -294,13 +362,30 @@ def _earlier_finding(dialect: str) -> Insert:
     return _upsert(dialect, sites, ("site_id",), beats, ["source", "found_at"])
 
 
+def _is_later(new: Any, old: Any) -> Any:
+    return (new > old) | old.is_(None)
+
+
+@cache
+def _later_finding(dialect: str) -> Insert:
+    return _upsert(dialect, sites, ("site_id",), _is_later, ["found_entry"])
+
+
 @cache
 def _later_end(dialect: str) -> Insert:
-    def beats(new: Any, old: Any) -> Any:
-        return (new > old) | old.is_(None)
+    changed = ["state", "published", "known", "over_budget", "ended_at", "reason", "alias_of", "ended_entry"]
+    return _upsert(dialect, sites, ("site_id",), _is_later, changed)
 
-    changed = ["state", "published", "known", "over_budget", "ended_at", "reason", "ended_entry"]
-    return _upsert(dialect, sites, ("site_id",), beats, changed)
+
+@cache
+def _later_stop(dialect: str) -> Insert:
+    changed = ["stopped", "stopped_reason", "stopped_entry"]
+    return _upsert(dialect, sites, ("site_id",), _is_later, changed)
+
+
+@cache
+def _later_budget(dialect: str) -> Insert:
+    return _upsert(dialect, sites, ("site_id",), _is_later, ["budget", "budget_entry"])
 
 
 @cache

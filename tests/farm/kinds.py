@@ -175,6 +175,43 @@ def meta(site: Site) -> Oddity:
     return Oddity((_link(site, element), _link(site, field)), resources)
 
 
+@kind
+def canonical(site: Site) -> Oddity:
+    """Pages that name another one as canonical, to which nothing else leads, and names that come to nothing.
+
+    The print view of an article, a file whose HTTP header names one, a page that says nofollow beside it, one whose
+    author wrote nonsense before what he meant, one that names itself, and one that claims to be another site's.
+    """
+    views = [
+        _naming(site, "print", "/canonical/article.html"),
+        _naming(site, "closed", "/hidden/four.html", before='<meta name="robots" content="nofollow">'),
+        _naming(site, "odd", "/canonical/meant.html", "../canonical/meant.html#x", before=_NONSENSE),
+        _naming(site, "itself", "/canonical/itself.html"),
+        *(_naming(site, "claim", "/", neighbour + "/") for neighbour in site.neighbours[:1]),
+    ]
+    scan, paper = "/canonical/scan.pdf", _link(site, "/canonical/paper.html", rel="canonical")
+    field = ("Link", '</style.css>; rel=preload, <paper.html>; rel="canonical"')
+    data = b"%PDF-1.7\n" + bytes(range(256)) + site.host.encode()
+    views.append(Resource(scan, lambda: data, "binary", 200, "application/pdf", (field,), (paper,)))
+    found = [_page(site, f"/canonical/{name}.html") for name in ("article", "meant", "paper")]
+    hidden = _page(site, "/hidden/four.html", kind="nofollow")
+    return Oddity(tuple(_link(site, view.path) for view in views), (*views, *found, hidden))
+
+
+_NONSENSE = "".join(
+    f'<link rel="canonical" href="{odd}">' for odd in ("javascript:x", "http://a b/", "#", "x" * 2_200)
+)
+
+
+def _naming(site: Site, name: str, path: str, href: str = "", before: str = "") -> Resource:
+    """A page that names another as canonical, in an element that is written `href`."""
+    target = href if href.startswith("http") else site.url(path)
+    link = Link(href or path, target, follow="nofollow" not in before, rel="canonical")
+    head = f'{before}<link rel="CANONICAL alternate" href="{link.href}">'
+    body = _html(site, name, f"canonical {name}", head)
+    return Resource(f"/canonical/{name}.html", lambda: body, links=(link,))
+
+
 def _html(
     site: Site, title: str, text: str, head: str = "", links: tuple[Link, ...] = (), charset: str = "utf-8"
 ) -> bytes:

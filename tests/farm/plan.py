@@ -31,6 +31,7 @@ KINDS = (
     "overlong",
     "binary",
     "meta",
+    "canonical",
 )
 
 

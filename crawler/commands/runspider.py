@@ -1,0 +1,35 @@
+"""`scrapy runspider`: run an agent with the spider of a file that is no part of the project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy.commands import runspider as stock
+
+from crawler.command import checked, exit_code_of, quieten
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+
+
+class Command(stock.Command):
+    _running: Crawler | None = None
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        super().process_options(args, opts)
+        assert self.settings is not None
+        checked(self.settings)
+        quieten(self.settings)
+
+    def _create_crawler(self, spidercls: type[Spider] | str) -> Crawler:
+        self._running = super()._create_crawler(spidercls)
+        return self._running
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """As Scrapy's; the exit code tells how the crawl ended."""
+        super().run(args, opts)
+        if not self.exitcode and self._running is not None:
+            self.exitcode = exit_code_of(self._running)

@@ -1,0 +1,255 @@
+"""The benchmarks in short form: each runs, gives figures that can be true, and sees what must not be.
+
+What they measure is not judged here: a test machine is busy with other things.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+from lxml import etree
+from w3lib.url import canonicalize_url
+
+from benchmarks import large_site, scaling, throughput, tiny_sites
+from benchmarks.contenders import Host
+from benchmarks.meters import memory_of
+from benchmarks.web import Pages, Tree, Web, links
+from crawler.store.server import is_gone
+from tests.servers import eventually
+
+ROOT = Path(__file__).resolve().parent.parent
+# Longest run of one benchmark: a dozen processes start, on a machine that may be busy.
+RUN_SECONDS = 110
+
+
+def run(name: str, *arguments: str) -> Any:
+    """A benchmark as a person starts it; what it prints as JSON."""
+    command = [sys.executable, f"benchmarks/{name}.py", "--json", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return json.loads(ended.stdout)
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+def hrefs(body: bytes) -> list[str]:
+    found: list[str] = etree.fromstring(body, etree.HTMLParser()).xpath("//a/@href")
+    return found
+
+
+# --- the web ---
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    with Web(Pages(sites=2, fewest=30, most=30)) as running:
+        yield running
+
+
+def test_a_right_crawl_of_a_site_finds_what_is_declared(web: Web) -> None:
+    web.clear()
+    start = web.seeds()[0]
+    seen, todo = {start}, [start]
+    for url in todo:
+        for href in hrefs(get(url)):
+            link = canonicalize_url(urljoin(url, href))
+            if link.startswith(start) and link not in seen:
+                seen.add(link)
+                todo.append(link)
+    assert seen == web.declared(1)
+    assert len(seen) == 30 + 20
+    assert web.hits() == dict.fromkeys(seen, 1)
+    assert web.count().requests == len(seen)
+
+
+def test_a_page_is_an_ordinary_page(web: Web) -> None:
+    body = get(f"{web.origin(1)}/list?sort=date&page=3")
+    assert 25_000 < len(body) < 27_000
+    found = hrefs(body)
+    assert len(found) == 60
+    outside = [href for href in found if href.startswith("http") and not href.startswith(web.origin(1))]
+    assert len(outside) == 12
+    different = [len(set(links(Pages(), 100, number))) for number in range(100)]
+    assert 49 < statistics.mean(different) < 53
+
+
+def test_other_spellings_of_a_page_count_as_that_page(web: Web) -> None:
+    web.clear()
+    get(f"{web.origin(0)}/list?sort=date&page=3")
+    get(f"{web.origin(0)}/list?page=3&sort=date")
+    assert web.hits() == {f"{web.origin(0)}/list?page=3&sort=date": 2}
+
+
+def test_sites_may_differ_in_size() -> None:
+    shape = Pages(sites=5, fewest=1, most=3, variants=0)
+    assert [len(shape.paths(site)) for site in range(5)] == [1, 2, 3, 1, 2]
+
+
+def test_a_tree_grows_by_its_fan() -> None:
+    with Web(Tree(urls=1000, fan=20)) as web:
+        root = web.seeds()[0]
+        first = hrefs(get(root))[1:]
+        second = hrefs(get(urljoin(root, first[3])))
+        assert len(set(first)) == 20
+        assert second[0] == "/"
+        assert len(set(second[1:]) - set(first)) == 20
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(urljoin(root, first[3].replace("article-4", "article-1004")))
+
+
+def test_a_web_ends_with_its_parent() -> None:
+    script = "from benchmarks.web import *; web = Web(Pages(1, 1, 1)).__enter__(); print(web.pid, flush=True); input()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout
+        pid = int(parent.stdout.readline())
+        assert memory_of(pid) > 10_000_000
+        parent.send_signal(signal.SIGKILL)
+    eventually(lambda: is_gone(pid), "the web has ended")
+
+
+def test_the_hand_written_crawler_finds_what_w3lib_finds() -> None:
+    for number in (0, 3, 25, 99, 105):
+        base = urljoin("http://127.0.1.1:80/", Pages().paths(0)[number])
+        found = [href.format(origin="http://127.0.1.1:80", tag="s0") for href in links(Pages(), 100, number)]
+        whole = {canonicalize_url(urljoin(base, href)) for href in found}
+        inside = {url for url in whole if url.startswith("http://127.0.1.1:80/")}
+        host = Host("http://127.0.1.1:80/")
+        assert {host.root, *host.new(base, found)} == inside | {host.root}
+
+
+# --- the benchmarks ---
+
+
+def test_throughput() -> None:
+    told = run("throughput", "--sites=3", "--pages=60", "--profile")
+    assert list(told["crawls"]) == ["ours", "scrapy", "redis", "written"]
+    for name, (figures,) in told["crawls"].items():
+        assert figures["exact"], (name, figures)
+        assert figures["urls"] == figures["declared"] == 3 * (60 + 20)
+        assert 0.1 < figures["crawler"] < 100, (name, figures)
+        assert figures["pages_a_second"] > 1
+        assert 30 < figures["memory_mb"] < 1000
+    assert told["crawls"]["redis"][0]["server"] > 0
+    assert told["crawls"]["ours"][0]["coordinator"] > 0
+    notes = "\n".join(told["notes"])
+    assert "script publish" in notes
+    assert "xadd" in notes
+    assert any(line.startswith(("parse ", "links, canonical ")) for line in told["notes"]), notes
+
+
+def test_throughput_refuses_an_unknown_contender() -> None:
+    with pytest.raises(SystemExit):
+        throughput.main(["nobody"])
+
+
+def test_throughput_sees_a_page_too_few_and_one_too_often() -> None:
+    good = throughput.Figures(1.0, 0.1, 0.1, 900.0, 10, 10, 10, True, 100.0, 0.02)
+    assert throughput.faults_of({"ours": [good], "scrapy": [good._replace(requests=11)]}) == []
+    few, often = good._replace(exact=False, urls=9, requests=9), good._replace(requests=11)
+    assert len(throughput.faults_of({"ours": [few, often], "redis": [few]})) == 3
+
+
+def test_scaling() -> None:
+    one, two = run("scaling", "--pairs=1", "--sites=30", "--pages=30")
+    assert (one["agents"], two["agents"]) == (1, 2)
+    for figures in (one, two):
+        assert sum(figures["pages"]) == 30 * 50
+        assert sum(figures["sites"]) == 30
+        assert figures["lost"] == figures["twice"] == 0
+        assert 0.1 < figures["agent_cpu"] < 100
+    assert len(two["pages"]) == 2
+
+
+def test_scaling_sees_what_was_lost_or_done_twice() -> None:
+    good = scaling.Figures(2, 900.0, 1.0, 0.02, 0.03, 0.5, [3, 3], [60, 60], 0, 0)
+    assert scaling.faults_of([good]) == []
+    assert len(scaling.faults_of([good._replace(lost=1), good._replace(twice=1)])) == 2
+
+
+def test_tiny_sites() -> None:
+    (figures,) = run("tiny_sites", "--rounds=1", "--sites=120")
+    assert figures["tiny"]["sites"] == 120
+    assert figures["tiny"]["pages"] == 40 * (1 + 2 + 3)
+    assert figures["tiny"]["exact"]
+    assert figures["large"]["exact"]
+    assert -5 < figures["agent"] < 50
+
+
+def test_a_sites_cost_is_what_its_pages_leave() -> None:
+    """100 sites of 2 pages took 2 s, 10 sites of 30 took 2.2 s: two equations."""
+    tiny = tiny_sites.Used(2.0, 0.0, 0.0, 100, 200, 1.0, True, 100.0)
+    large = tiny_sites.Used(2.2, 0.0, 0.0, 10, 300, 1.0, True, 100.0)
+    cost = tiny_sites.site_cost(tiny, large)
+    assert cost.agent * 100 + cost.page * 200 == pytest.approx(2000)
+    assert cost.agent * 10 + cost.page * 300 == pytest.approx(2200)
+
+
+def test_tiny_sites_see_a_page_too_few() -> None:
+    tiny = tiny_sites.Used(2.0, 0.0, 0.0, 100, 200, 1.0, True, 100.0)
+    assert tiny_sites.faults_of([(tiny, tiny)]) == []
+    assert len(tiny_sites.faults_of([(tiny, tiny._replace(exact=False))])) == 1
+
+
+def test_large_site() -> None:
+    figures = run("large_site", "--urls=150000")
+    assert 140_000 < figures["known"] < 170_000
+    assert 20 < figures["bytes_a_url"] < 2_000
+    assert figures["memory_at_stop"] > figures["memory_before"]
+    assert 0 < figures["stop_seconds"] < 60
+    assert 0 < figures["resume_seconds"] < 60
+    assert figures["fetched_again"] <= 1
+
+
+def test_large_site_sees_pages_that_are_fetched_again() -> None:
+    figures = large_site.Figures(1, 1, 2, 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0, 2)
+    assert len(large_site.faults_of(figures)) == 1
+    assert large_site.faults_of(figures._replace(fetched_again=1)) == []
+
+
+def test_a_benchmark_that_is_ended_leaves_nothing_running(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tmp_path = tmp_path_factory.mktemp("b")  # short: the server's socket is to lie below it
+    command = [sys.executable, "benchmarks/large_site.py"]
+    # Everything that it starts inherits the name of this folder.
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.DEVNULL) as benchmark:
+        eventually(lambda: len(processes_of(tmp_path)) >= 5, "web, server, coordinator and agent run", 60)
+        benchmark.send_signal(signal.SIGTERM)
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Living processes whose environment or command line names the folder; a server writes over the former."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if (
+                    str(folder).encode()
+                    in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+                ):
+                    found.append(int(entry.name))
+    return found

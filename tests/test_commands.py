@@ -1,0 +1,200 @@
+"""The commands that look at a crawl and give it orders: several names, states, pipes, and whose tables they mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crawling import ROOT, SCRAPY, Place
+from tests.drills import key
+from tests.farm import Farm
+from tests.servers import RunningServer, eventually
+from tests.small_site import Reply, SmallSite
+
+WRONG_CALL = 2
+CLUSTER = {"SCRAPY_PROJECT": "cluster"}
+
+
+@pytest.fixture(scope="module")
+def farm() -> Iterator[Farm]:
+    with Farm(sites=3, pages=3, kinds=(), names=()) as started:
+        yield started
+
+
+@pytest.fixture
+def queued(place: Place, valkey: RunningServer) -> Place:
+    """Four sites wait in a named server's queue."""
+    sites = ["http://localhost:28099", "http://[::1]:28099", "http://BÜCHER.localhost", "http://127.0.1.1"]
+    place.run("seed", *sites, REDIS_URL=valkey.url).succeeded()
+    return place
+
+
+# --- Which sites ------------------------------------------------------------------------------------------
+
+
+def test_an_order_is_for_all_that_are_named_or_for_none(queued: Place, valkey: RunningServer) -> None:
+    def paused() -> int:
+        return int(valkey.client.hget(key("count"), "paused") or 0)
+
+    run = queued.run("site", "pause", "localhost:28099", "nowhere.localhost", REDIS_URL=valkey.url)
+    run.refused("no site 'nowhere.localhost' in this crawl", code=1)
+    assert paused() == 0
+    run = queued.run("site", "pause", "localhost:28099", "127.0.1.1", REDIS_URL=valkey.url).succeeded()
+    assert run.out == (
+        "http://localhost:28099: paused; it was waiting\nhttp://127.0.1.1: paused; it was waiting\n"
+    )
+    assert paused() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("localhost:28099", "http://localhost:28099"),
+        ("LOCALHOST", "http://localhost:28099"),
+        ("[::1]", "http://[::1]:28099"),
+        ("[::1]:28099", "http://[::1]:28099"),
+        ("BÜCHER.localhost", "http://xn--bcher-kva.localhost"),
+    ],
+)
+def test_a_site_is_found_by_its_host(queued: Place, valkey: RunningServer, name: str, site: str) -> None:
+    run = queued.run("site", "show", name, "--json", REDIS_URL=valkey.url).succeeded()
+    assert json.loads(run.out)["site"] == site
+
+
+def test_another_port_is_another_site(queued: Place, valkey: RunningServer) -> None:
+    queued.run("site", "show", "localhost:1", REDIS_URL=valkey.url).refused("no site 'localhost:1'", code=1)
+
+
+def test_sites_that_are_leased(place: Place, valkey: RunningServer) -> None:
+    with SmallSite({"/": Reply(seconds=20)}) as slow:
+        run = place.start_crawl([slow.root], REDIS_URL=valkey.url)
+        eventually(lambda: "/" in slow.paths, "the site is in hand")
+        shown = place.run("site", "list", "--state", "leased", REDIS_URL=valkey.url).succeeded()
+        assert shown.out.startswith("leased ")
+        assert f"{slow.site} held by " in shown.out
+        assert place.run("site", "list", "--state", "waiting", REDIS_URL=valkey.url).succeeded().out == ""
+        refused = place.run("queue", "reset", "--yes", REDIS_URL=valkey.url)
+        name = valkey.client.zrange(key("agents"), 0, -1)[0].decode()
+        refused.refused(f"agents work on this crawl: {name}; stop them first", "--force", code=1)
+        assert valkey.client.exists(key("crawl"))
+        place.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()
+        assert not valkey.client.exists(key("crawl"))
+        run.process.kill()
+        run.wait()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["list", "--state", "foo"], ["--state is 'foo'; wanted one of waiting, ", "leased"]),
+        (["list", "--most", "-1"], ["--most is -1; wanted a number, 0 for all"]),
+        (["budget", "localhost", "²"], ["PAGES is '²'; wanted a whole number"]),
+        (["pause"], ["wanted list | show SITE"]),
+        (["list", "localhost"], ["wanted list | show SITE"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_calls_that_are_wrong(place: Place, words: list[str], says: list[str]) -> None:
+    place.run("site", *words).refused(*says, code=WRONG_CALL)
+    assert not place.var.exists()
+
+
+def test_a_site_that_rests_may_go_on_at_once(place: Place) -> None:
+    with SmallSite(
+        {"/": lambda times: Reply(503, {"Retry-After": "3600"}) if times == 1 else Reply()}
+    ) as site:
+        run = place.crawl([site.root]).succeeded()
+        assert "  later                1   next at " in run.out
+        assert "`scrapy crawl site` goes on then, `--when-idle wait` waits" in run.out
+        shown = place.run("site", "resume", site.site).succeeded()
+        assert shown.out == f"{site.site}: resumed, due now; it was later\n"
+        done = place.crawl(()).succeeded()
+    assert site.pages == {"/": 2}
+    assert "  sites                1   1 finished" in done.out
+    assert "later" not in done.out
+
+
+# --- Whose tables -----------------------------------------------------------------------------------------
+
+
+def test_tables_that_nobody_named_are_left_alone(place: Place, valkey: RunningServer, farm: Farm) -> None:
+    """A crawl of this machine alone lies where a cluster's commands would look."""
+    place.crawl(farm.seeds).succeeded()
+    place.check_nothing_left()
+    site = farm.site(0)
+    place.run("seed", site, REDIS_URL=valkey.url).succeeded()
+    for words in (["report"], ["queue", "rebuild"]):
+        for env in (CLUSTER, {}):
+            run = place.run(*words, env=env, REDIS_URL=valkey.url)
+            run.refused("DATABASE_URL is empty; wanted the database of this crawl's coordinators", code=1)
+    shown = place.run("site", "show", site, "--json", env=CLUSTER, REDIS_URL=valkey.url).succeeded()
+    assert "DATABASE_URL is empty: what the tables say is left out" in shown.err
+    assert "published" not in json.loads(shown.out)
+    gone = place.run("site", "forget", site, env=CLUSTER, REDIS_URL=valkey.url).succeeded()
+    assert "DATABASE_URL is empty, so its pages go when a coordinator has stored the order" in gone.out
+    assert place.stored() == farm.expected()
+    assert place.run("report").succeeded().out.startswith("  sites                3   3 finished")
+
+
+def test_records_that_nobody_stores_are_told_at_the_end(
+    place: Place, valkey: RunningServer, farm: Farm
+) -> None:
+    said = "records wait in the results stream and no coordinator is running; wanted one: scrapy coordinate"
+    run = place.crawl(farm.seeds, REDIS_URL=valkey.url).succeeded()
+    assert f"lowtide: {valkey.client.xlen(key('results'))} {said}" in run.err
+    coordinator = place.start("coordinate", REDIS_URL=valkey.url)
+    eventually(lambda: not valkey.client.xlen(key("results")), "all is stored")
+    run = place.crawl(farm.seeds, "--again", REDIS_URL=valkey.url).succeeded()
+    assert said not in run.err
+    coordinator.end().succeeded()
+
+
+# --- Seeds ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_added_where_a_source_is_missing(place: Place, farm: Farm) -> None:
+    run = place.run("seed", farm.site(0), f"{place.folder}/nonexist", farm.site(1))
+    run.refused("nonexist' is neither a file nor a URL; wanted one of them; nothing was added", code=1)
+    assert not place.var.exists()
+
+
+def test_a_file_that_is_missing_is_no_host(place: Place) -> None:
+    said = (
+        "'seeds.txt' is neither a file nor a URL: no host of the web ends in 'txt'; wanted https://seeds.txt"
+    )
+    place.run("seed", "seeds.txt").refused(said, code=1)
+    place.run("crawl", "site", "-a", "seeds=seeds.txt").refused(said, code=WRONG_CALL)
+    assert not place.var.exists()
+
+
+def test_a_site_that_is_finished_stays_so_and_that_is_told(place: Place, farm: Farm) -> None:
+    place.crawl(farm.seeds[:1]).succeeded()
+    run = place.run("seed", f"{farm.site(0)}/more").succeeded()
+    assert "1 known before (finished ones stay so: --again walks them anew), 0 walked again" in run.out
+
+
+# --- Pipes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["site list --most 0", "queue cli hgetall many"], ids=str)
+def test_a_reader_that_has_seen_enough(place: Place, valkey: RunningServer, words: str) -> None:
+    """More than a pipe holds, into one whose reader leaves after the first line."""
+    lines = place.folder / "seeds.txt"
+    lines.write_text("\n".join(f"http://{'x' * 60}.{number}.localhost" for number in range(2000)))
+    place.run("seed", str(lines), REDIS_URL=valkey.url).succeeded()
+    valkey.client.hset("many", mapping={f"{'x' * 100}{number}": "y" for number in range(2000)})
+    ended = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {SCRAPY} {words} -s REDIS_URL={valkey.url} | head -1"],
+        cwd=ROOT,
+        env=place.environment({"PATH": os.environ["PATH"]}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("\n") == 1
