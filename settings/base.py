@@ -215,6 +215,12 @@ URLLENGTH_LIMIT = 2083
 # for patience is of its moment: from the cache it would make the site rest again.
 HTTPCACHE_STORAGE = "crawler.agent.http_cache.StorageBelowVar"
 HTTPCACHE_IGNORE_HTTP_CODES = [408, 429, 500, 502, 503, 504, 522, 524]
+# Items are in their file when their page is published, and not only when a buffer is full.
+FEED_STORAGES_BASE = {
+    **_scrapy.FEED_STORAGES_BASE,
+    "": "crawler.agent.feed_file.FeedFile",
+    "file": "crawler.agent.feed_file.FeedFile",
+}
 # Consoles that run Python in the crawler: off.
 TELNETCONSOLE_ENABLED = False
 REMOTE_CONTROL_ENABLED = False

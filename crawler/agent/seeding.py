@@ -169,7 +169,7 @@ class Seeding:
         """A link leads to another site: `queue_met` queues it, if the scope has it."""
         if site in self._asked_for or not self._scope.discovers or not self._scope.has_site(site):
             return
-        inside = [path for path in ("/", *paths[:PATHS_OF_LINKS]) if self._scope.has_page(site + path)]
+        inside = self._scope.pages_of(site, ["/", *paths[:PATHS_OF_LINKS]])
         if inside and self.may_visit(site):
             if len(self._asked_for) >= SITES_REMEMBERED:
                 self._asked_for.clear()

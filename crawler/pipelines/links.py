@@ -31,8 +31,7 @@ class Links:
             agent.max_url_length,
             lambda: links.encoding_of(page.body, page.record.content_type),
         )
-        inside = [path for path in found.inside if agent.scope.has_page(slot.site + path)]
-        slot.frontier.add(inside, page.turn.depth + 1)
+        slot.frontier.add(agent.scope.pages_of(slot.site, found.inside), page.turn.depth + 1)
         for site, paths in found.outside.items():
             agent.seeding.met(site, paths)
         if page.record.canonical:

@@ -49,6 +49,12 @@ class Scope:
             return _registrable(host_of(site)) in self._roots
         return self.kind == "host" and any(name in self._roots for name in _above(host_of(site)))
 
+    def pages_of(self, site: str, paths: list[str]) -> list[str]:
+        """Those of a site's canonical paths that the patterns let be fetched."""
+        if not self._include and not self._exclude:
+            return paths
+        return [path for path in paths if self.has_page(site + path)]
+
     def has_page(self, url: str) -> bool:
         """Whether the patterns let this canonical URL be fetched."""
         if self._include and not any(pattern.search(url) for pattern in self._include):
