@@ -6,6 +6,8 @@ SHELL := /bin/bash
 # The first interpreter of the machine that is new enough (3.11+).
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Tests mostly wait: for processes, servers and clocks.
+TEST_PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
@@ -35,7 +37,7 @@ crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a 
 	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
 
 test: $(READY)  ## all tests but the long drills, under 10 minutes
-	@$(BIN)/python -m pytest -m "not drill" $(ARGS)
+	@$(BIN)/python -m pytest -m "not drill" -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 drills: $(READY)  ## the long ones: kills, outages, full disks
 	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)

@@ -15,7 +15,7 @@ import pytest
 
 from crawler.store import local
 from crawler.store.local import ServerKeeper
-from crawler.store.server import Server, is_gone
+from crawler.store.server import Server
 from crawler.supervisor import STOPPED, Child, Supervisor
 from tests.crawling import Place, wait_for_hits
 from tests.farm import Farm
@@ -105,12 +105,12 @@ def test_a_server_that_cannot_be_had_again_is_given_up(
     assert keeper.look()
     pid = int((server.folder / "server.lock").read_text().split()[0])
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: is_gone(pid), "the server is gone")
+    eventually(lambda: not server.running(), "the server is gone")
     assert keeper.look()
-    assert server.running(), "it was started again"
+    assert server.running(), f"it was started again: {keeper.trouble}"
     pid = int((server.folder / "server.lock").read_text().split()[0])
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: is_gone(pid), "the server is gone")
+    eventually(lambda: not server.running(), "the server is gone")
     (manifest,) = (server.folder / "appendonlydir").glob("*.manifest")
     manifest.write_text("nonsense\n")
     assert keeper.look(), "not at once"

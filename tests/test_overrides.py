@@ -140,7 +140,7 @@ def test_one_site_is_asked_otherwise(place: Place, valkey: RunningServer) -> Non
         assert asked.fields["User-Agent"] == "lowtide"
     assert 1 < one.most <= 3
     starts = [asked.at for asked in one.log if asked.path != "/robots.txt"]
-    assert min(after - before for before, after in pairwise(starts)) >= 0.095
+    assert min(after - before for before, after in pairwise(starts)) >= 0.08
     assert two.most == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from scrapy.commands import shell as stock
@@ -11,6 +12,9 @@ from crawler.command import quieten, without_queue
 if TYPE_CHECKING:
     import argparse
 
+# How long the loop may take to stop once the shell is left.
+STOP_SECONDS = 5.0
+
 
 class Command(stock.Command):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -18,3 +22,23 @@ class Command(stock.Command):
         assert self.settings is not None
         quieten(self.settings)
         without_queue(self.settings)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        super().run(args, opts)
+        self._stop()
+
+    def _start_crawler_thread(self) -> None:
+        assert self.crawler_process
+        self._thread = Thread(
+            target=self.crawler_process.start,
+            kwargs={"stop_after_crawl": False, "install_signal_handlers": False},
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _stop(self) -> None:
+        """End the loop's thread: one in forty interpreters crashed that ended while it ran."""
+        from twisted.internet import reactor
+
+        reactor.callFromThread(reactor.stop)  # type: ignore[misc]
+        self._thread.join(STOP_SECONDS)
