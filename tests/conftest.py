@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 from tests.crawling import Place
 from tests.databases import fresh_database
 from tests.servers import RunningServer, start_valkey
+
+# A shell's background job ignores SIGINT, and hands that on to every process that a test means to interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Taken out of the environment, where every other LOWTIDE_ name is a setting of the crawl.
 REQUIRED = os.environ.pop("LOWTIDE_TESTS_REQUIRE", "") == "1" or os.environ.get("CI", "").lower() == "true"
