@@ -71,6 +71,13 @@ def test_paths_come_breadth_first_and_once() -> None:
     assert frontier.add(["/"], 0) == 0
 
 
+def test_a_path_has_the_number_of_its_place() -> None:
+    frontier = Frontier()
+    frontier.add(["/", "/a"], 0)
+    frontier.add(["/b"], 1)
+    assert frontier.numbers(["/b", "/x", "/"]) == [2, -1, 0]
+
+
 def test_too_deep_is_not_accepted() -> None:
     frontier = filled("/", max_depth=2)
     assert frontier.add(["/2"], 2) == 1

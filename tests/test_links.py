@@ -179,6 +179,20 @@ def test_a_redirect_goes_where_a_link_would(href: str) -> None:
     assert ([] if place is None else ["".join(place)]) == links_of(href, PAGE)
 
 
+@pytest.mark.parametrize("port", [1, 79, 81, 8080, 9999, 10_000, 59_999, 60_000, 64_999, 65_000, 65_535])
+def test_a_link_with_a_port_is_found_either_way(port: int) -> None:
+    url = f"http://example.org:{port}/a"
+    assert links_of(url, PAGE) == [canonicalize_url(url)]
+    simple = links._SIMPLE.fullmatch(url)
+    assert (simple is not None and simple[1] == f"http://example.org:{port}") == (port < 65_000)
+
+
+@pytest.mark.parametrize("port", ["0", "00080", "08080", "65536", "70000", "99999", "123456", "80", "0443"])
+def test_an_odd_port_is_left_to_the_long_way(port: str) -> None:
+    simple = links._SIMPLE.fullmatch(f"http://example.org:{port}/a")
+    assert simple is None or simple[1] is None
+
+
 # --- Links, one thing at a time ---------------------------------------------------------------------------
 
 

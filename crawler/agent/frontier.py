@@ -149,6 +149,11 @@ class Frontier:
             self._append_depths(min(depth, _DEEPEST), new)
         return new
 
+    def numbers(self, paths: Iterable[str]) -> list[int]:
+        """The place of each path in the order of acceptance; -1: it was not accepted."""
+        number = self._index.get
+        return [number(path, -1) for path in paths]
+
     def _append_depths(self, depth: int, many: int) -> None:
         self._depths.extend(array("H", [depth]) * many)
         runs = self._depth_runs

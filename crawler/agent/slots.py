@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from crawler.agent.frontier import Frontier, Snapshot
+    from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
     from crawler.agent.robots import Rules
     from crawler.sites.queue import Leased
@@ -66,6 +67,7 @@ class Slot:
     root: str = ""  # address and checksum of the root page, once, to find aliases
     detail: str = ""  # the address for an ending `parked`, the first site for `alias`
     reason: str = ""
+    out_links: OutLinks | None = None  # None: no page's links were looked at yet
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
     own_requests: deque[Request] | None = None  # a user's requests to this site
     seq: int = 0

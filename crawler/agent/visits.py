@@ -66,7 +66,7 @@ class Visits:
         self._options = agent.options
         self._chain = Chain(crawler, agent.options.page_pipelines)
         self._parsed: list[_Parsed] = []  # pages whose callback has given something
-        crawler.signals.connect(self._rest_if_asked, signals.response_downloaded)
+        self._heeds_own = False
 
     def next_request(self, slot: Slot) -> Request | None:
         """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled."""
@@ -319,6 +319,12 @@ class Visits:
 
     # --- a user's own requests to a site in hand ---
 
+    def _heed_own(self) -> None:
+        """Be told of answers from the first own request on: most crawls have none, and every page would pay."""
+        if not self._heeds_own:
+            self._heeds_own = True
+            self._crawler.signals.connect(self._rest_if_asked, signals.response_downloaded)
+
     def _rest_if_asked(self, request: Request, response: Response) -> None:
         """Told of every answer when it comes: where it means a rest, Scrapy's middlewares keep it from its callback."""
         if not request.meta.get("own"):
@@ -339,6 +345,7 @@ class Visits:
         """Let the slot know when the request has ended, however it ends."""
         if self.is_ours(request):
             return request
+        self._heed_own()
         callback, errback = request.callback, request.errback
 
         def loaded(response: Response, **arguments: Any) -> Any:

@@ -33,7 +33,9 @@ class Attributes:
 
 
 def _title(root: Any) -> str:
-    return next(("".join(element.itertext()) for element in root.iter("title")), "")
+    for element in root.iter("title"):
+        return "".join(element.itertext()) if len(element) else element.text or ""
+    return ""
 
 
 def _description(root: Any) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crawler import records
 from crawler.agent import links
+from crawler.agent.out_links import OutLinks
 
 if TYPE_CHECKING:
     from crawler.agent.pages import LoadedPage
@@ -36,9 +36,12 @@ class Links:
             agent.seeding.met(site, paths)
         if page.record.canonical:
             self._follow_canonical(page)
-        page.out_links = records.pack_links(
-            [slot.site + path for path in found.inside]
-            + [site + path for site, paths in found.outside.items() for path in paths]
+        if slot.out_links is None:
+            slot.out_links = OutLinks(slot.site)
+        page.out_links = slot.out_links.pack(
+            slot.frontier.numbers(found.inside),
+            found.inside,
+            (site + path for site, paths in found.outside.items() for path in paths),
         )
 
     def _follow_canonical(self, page: LoadedPage) -> None:
