@@ -1,18 +1,24 @@
-"""What does a crash cost, ours against stock scrapy-redis: pages lost, pages fetched twice, and the pace at one host.
+"""What is lost: by crashes, ours against stock scrapy-redis; by direct inserts, ours against paper 002's baseline.
 
-    python benchmarks/loss.py [--repeats 3] [--kills 3] [--json]
+    python benchmarks/loss.py [--repeats 3] [--kills 3] [--only crashes] [--json]
 
-Three things that happen to every crawl, each to both over the same local farm and the same kind of server. `killed`:
-one worker of 16 requests at a time is killed (SIGKILL) two to three seconds after it began to fetch, again and again,
+Crashes, with pages fetched twice and the pace at one host beside what is lost. Three things that happen to every
+crawl, each to both over the same local farm and the same kind of server. `killed`: one worker of 16 requests at a time
+is killed (SIGKILL) two to three seconds after it began to fetch, again and again,
 and a last one runs to the end. `shared host`: two workers crawl one site with a delay of 0.25 s. `one leaves`: one of
 two workers is ended in good order in mid-crawl. scrapy-redis has SCHEDULER_PERSIST on where it is killed, since
 without it nothing would be left to go on with, and its default, off, where one leaves.
+
+Inserts: four processes store 250 results each. Paper 002 saw rows lost where crawlers write into the database by
+themselves, to "duplicates of the primary key"; it does not say which key. Here the two that such programs have: the
+highest so far and one, and the time in milliseconds; an insert that fails is passed over.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -26,9 +32,26 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    cast,
+    create_engine,
+    func,
+    insert,
+    select,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import producers  # noqa: E402
+from crawler.store.tables import fetches  # noqa: E402
 from tests.crawling import Place, Run, fetched, wait_for_hits  # noqa: E402
 from tests.drills import Fleet  # noqa: E402
 from tests.farm import Farm, Hit  # noqa: E402
@@ -226,6 +249,111 @@ def measure(repeats: int, kills: int) -> list[dict[str, Any]]:
     return rows
 
 
+# --- inserts ---
+
+# The paper's test table (figure 8); a time in milliseconds wants more than its INT.
+ANSWERS = Table(
+    "answers",
+    MetaData(),
+    Column("a", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, String(50)) for name in "bcdef"),
+)
+PROCESSES, RESULTS = 4, 250
+
+
+def insert_naively(begin: Callable[[], None], database: str, number: int, many: int, key: str) -> None:
+    """Store results one by one under a key that the process makes up; what fails is passed over."""
+    engine = create_engine(database)
+    highest = select(func.coalesce(func.max(ANSWERS.c.a), 0) + 1)
+    with engine.connect() as connection:
+        connection.execute(highest)
+    begin()
+    for place in range(many):
+        row = {"b": f"{number}-{place}", "c": "200", "d": "normal", "e": "12", "f": "203.0.113.7"}
+        try:
+            with engine.begin() as connection:
+                a = connection.execute(highest).scalar() if key == "MAX + 1" else time.time_ns() // 1_000_000
+                connection.execute(insert(ANSWERS), {**row, "a": a})
+        except SQLAlchemyError:  # this is the experiment
+            continue
+    engine.dispose()
+
+
+def directly(kind: str, key: str, each: int) -> int:
+    """How many results are not in the database after four processes have inserted theirs."""
+    with producers.place(kind) as ready:
+        ANSWERS.create(ready.engine)
+        _work([producers.Worker(insert_naively, ready.database, n, each, key) for n in range(PROCESSES)])
+        made = {f"{number}-{place}" for number in range(PROCESSES) for place in range(each)}
+        return len(made - _column(ready.engine, ANSWERS.c.b))
+
+
+def through_the_stream(kind: str, _key: str, each: int) -> int:
+    """The same by our way; results are told apart by agent and number."""
+    with producers.place(kind) as ready:
+        over = multiprocessing.get_context("spawn").Event()
+        coordinator = producers.Worker(producers.coordinate, ready.valkey.url, ready.database, over)
+        coordinator.ready()
+        coordinator.begin()
+        _work([producers.Worker(producers.produce, ready.valkey.url, n, each) for n in range(PROCESSES)])
+        over.set()
+        ready.until_stored()
+        coordinator.cpu()
+        made = {f"{producers.Author(n).name} {seq}" for n in range(PROCESSES) for seq in range(1, each + 1)}
+        return len(made - _column(ready.engine, fetches.c.agent + " " + cast(fetches.c.seq, String(20))))
+
+
+INSERTS: dict[str, Callable[[str, str, int], int]] = {
+    "MAX + 1": directly,
+    "milliseconds": directly,
+    "Lowtide": through_the_stream,
+}
+
+
+def measure_inserts(repeats: int, each: int) -> list[dict[str, Any]]:
+    """Every key, and ours, on every database that is there, in turn."""
+    rows = []
+    for kind in filter(producers.is_there, producers.DATABASES):
+        for turn in range(repeats):
+            for key, play in INSERTS.items():
+                lost = play(kind, key, each)
+                rows.append(
+                    {"database": kind, "key": key, "repeat": turn, "of": PROCESSES * each, "lost": lost}
+                )
+                print(f"{kind}, {key}: {lost} lost", file=sys.stderr)
+    return rows
+
+
+def inserts_table(rows: list[dict[str, Any]]) -> str:
+    """Lost results: the median and, in brackets, least and most."""
+    lines = [f"{'lost of ' + str(rows[0]['of']):<44}" + "".join(f"{key:>24}" for key in INSERTS)]
+    for kind in dict.fromkeys(row["database"] for row in rows):
+        cells = [
+            _spread([row["lost"] for row in rows if (row["database"], row["key"]) == (kind, key)])
+            for key in INSERTS
+        ]
+        lines.append(f"{'inserts, ' + kind:<44}" + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _work(workers: list[producers.Worker]) -> None:
+    for worker in workers:
+        worker.ready()
+    for worker in workers:
+        worker.begin()
+    for worker in workers:
+        worker.done()
+        worker.cpu()
+
+
+def _column(engine: Engine, column: Any) -> set[str]:
+    with engine.connect() as connection:
+        return set(connection.execute(select(column)).scalars())
+
+
+# --- the whole ---
+
+
 def table(rows: list[dict[str, Any]], kills: int) -> str:
     """Per case and figure: the median and, in brackets, least and most."""
     lines = [f"{'':<44}{'Lowtide':>24}{'scrapy-redis':>24}"]
@@ -256,11 +384,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3, help="times each case is played (default 3)")
     parser.add_argument("--kills", type=int, default=3, help="kills of a crawl (default 3)")
+    parser.add_argument("--only", choices=("crashes", "inserts"), help="one of the two; default both")
+    parser.add_argument("--results", type=int, default=RESULTS, help=f"of each process's inserts ({RESULTS})")
     parser.add_argument("--json", action="store_true", help="every figure, one object a line")
     given = parser.parse_args()
-    rows = measure(given.repeats, given.kills)
-    print("\n".join(map(json.dumps, rows)) if given.json else table(rows, given.kills))
-    return 0
+    crashes = measure(given.repeats, given.kills) if given.only != "inserts" else []
+    inserts = measure_inserts(given.repeats, given.results) if given.only != "crashes" else []
+    if given.json:
+        print("\n".join(map(json.dumps, crashes + inserts)))
+    else:
+        if crashes:
+            print(table(crashes, given.kills))
+        if inserts:
+            print(inserts_table(inserts))
+    return int(any(row["lost"] for row in inserts if row["key"] == "Lowtide"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ reasons stand in settings/base.py and nowhere else.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -76,6 +77,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     max_depth: AtLeast0
     max_links_per_page: AtLeast1
     download_delay: Seconds
+    download_timeout: Seconds
     site_overrides: dict[str, SiteOverride]
     max_tries: AtLeast1
     retry_delay_seconds: Seconds
@@ -95,7 +97,24 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     stream_max_records: AtLeast1
     batch_seconds: SomeSeconds
     batch_records: AtLeast1
+    fetches_days: Annotated[float, msgspec.Meta(ge=0)]
     page_pipelines: dict[str, int | None]
+    language_enabled: bool
+    keywords_per_page: AtLeast0
+    archive_content_types: str
+    archive_file_bytes: AtLeast1
+    archive_file_seconds: SomeSeconds
+    archive_buffer_bytes: AtLeast1
+    listen_address: str
+    listen_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    listen_allow: str
+    listen_acknowledge: Literal["never", "stream", "disk"]
+    listen_several: bool
+    listen_utc_offset: str
+    listen_connections: AtLeast1
+    listen_packet_bytes: Annotated[int, msgspec.Meta(ge=64, le=1_000_000)]
+    listen_seconds: SomeSeconds
+    listen_spool_bytes: AtLeast1
 
     @property
     def var(self) -> Path:
@@ -106,6 +125,16 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     def database(self) -> str:
         """The database's URL; SQLite below VAR_DIR where DATABASE_URL is empty."""
         return self.database_url or f"sqlite:///{quote(str(self.var / 'crawl.db'))}"
+
+    @property
+    def archive_folder(self) -> Path:
+        """Where the archive of this machine lies."""
+        return self.var / "archive"
+
+    @property
+    def archive_types(self) -> tuple[str, ...]:
+        """The patterns of ARCHIVE_CONTENT_TYPES; none: nothing is kept."""
+        return tuple(word.strip().lower() for word in self.archive_content_types.split(",") if word.strip())
 
     @property
     def works(self) -> tuple[str, ...]:
@@ -179,9 +208,19 @@ def _raw(settings: BaseSettings, name: str) -> Any:
     if name == "PAGE_PIPELINES":
         return dict(settings.getwithbase(name)) if hasattr(settings, "getwithbase") else dict(value)
     if name == "SITE_OVERRIDES" and isinstance(value, str):
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(value or "{}")
+        with suppress(json.JSONDecodeError):
+            return json.loads(value or "{}", object_pairs_hook=_each_once)
     return value
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping of JSON; OptionError for a key that it has twice, of which JSON's readers take the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise OptionError(f"SITE_OVERRIDES has {twice!r} twice; wanted each key once")
+    return found
 
 
 def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionError:

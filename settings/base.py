@@ -109,6 +109,9 @@ ROBOTS_LIFETIME_SECONDS = 86_400.0
 CONNECT_TIMEOUT_SECONDS = 15.0
 HEAD_TIMEOUT_SECONDS = 10.0
 BODY_TIMEOUT_SECONDS = 20.0
+# Scrapy's one limit for all: where it, or a spider's `download_timeout`, is shorter than a stage's, it holds for that
+# stage. 0: none.
+DOWNLOAD_TIMEOUT = 0.0
 # Header bytes and fields of one answer; a server may otherwise send headers for ever.
 MAX_HEADER_BYTES = 65_536
 MAX_HEADER_FIELDS = 200
@@ -125,9 +128,30 @@ ALLOW_PRIVATE_ADDRESSES = ""
 PAGE_PIPELINES = {
     "crawler.pipelines.checksum.Checksum": 100,
     "crawler.pipelines.attributes.Attributes": 200,
+    "crawler.pipelines.language.Language": 210,
+    "crawler.pipelines.keywords.Keywords": 220,
     "crawler.pipelines.links.Links": 300,
+    "crawler.pipelines.archive.Archive": 800,
     "crawler.pipelines.publish.Publish": 900,
 }
+# Whether a page's language is told: some 0.05 CPU-ms a page. Off leaves the field empty (docs/extending.md, "What a
+# record says").
+LANGUAGE_ENABLED = True
+# Words of title, headings and text that are kept as a page's most telling ones (paper 000): 0.4 to 0.8 CPU-ms a page.
+# Off, for what is to be searched is better indexed from the text.
+KEYWORDS_PER_PAGE = 0
+# Answers of these content types are kept, as WARC files below VAR_DIR/archive: patterns, comma-separated. `*` keeps
+# all, nothing switches the archive off. On, since what was not kept must be fetched again before anything new can be
+# found in it; text only, since one linked film is as large as a thousand pages. An ordinary page of 26 kB takes 8 kB,
+# 100,000 of them 0.8 GB, and 0.07 CPU-ms (docs/operations.md, "The archive").
+ARCHIVE_CONTENT_TYPES = "text/*, application/xhtml+xml, application/*+xml, application/xml, application/*json"
+# A file is finished, gets its index and may be moved away above so many bytes or after so long, whichever is first.
+# A quarter of WARC's usual gigabyte: who finishes a file sorts its index in memory (20 MB for this size), and what a
+# killed agent leaves is read whole by the next one, beside its crawl (2 s).
+ARCHIVE_FILE_BYTES = 256_000_000
+ARCHIVE_FILE_SECONDS = 3600.0
+# Fetching pauses while so many bytes wait in memory for the disk: it is full, or not there.
+ARCHIVE_BUFFER_BYTES = 16_000_000
 # Finished pages are published after this long or this many, whichever is first; a killed agent costs at most
 # this and its pages in flight.
 FLUSH_SECONDS = 0.5
@@ -139,7 +163,36 @@ SPOOL_RECORDS = 10_000
 STREAM_MAX_RECORDS = 500_000
 # A coordinator commits after this long or this many records, whichever is first: the knee of the write curve.
 BATCH_SECONDS = 0.5
-BATCH_RECORDS = 500
+BATCH_RECORDS = 2_000
+# How long the history keeps a turn (table `fetches`), in days; 0: for ever. A page's own row stays whatever this says.
+# Coordinators take older turns away a little at a time.
+FETCHES_DAYS = 0.0
+
+# --- Packets from other crawlers (scrapy listen) ----------------------------------------------------------
+
+# Where paper 002's packets come in. Loopback: only this machine's crawlers reach it. Port 0: any free one, told in
+# the log.
+LISTEN_ADDRESS = "127.0.0.1"
+LISTEN_PORT = 7002
+# Networks, comma-separated, whose crawlers may send; whoever else connects is turned away. Empty: this machine's
+# alone. A packet says nothing that proves who sent it, so an address that others reach wants this list.
+LISTEN_ALLOW = ""
+# Whether each packet is answered by a line, `OK` or `NO` and the reason why it is refused: `never`, as in the paper;
+# once the results stream has its check (`stream`), which no crash of the listener undoes; or once Redis has it on its
+# disk (`disk`), by default up to a second later, which no crash of Redis undoes either.
+LISTEN_ACKNOWLEDGE = "never"
+# Whether a connection may carry several packets, one right behind the other. In the paper it carries one.
+LISTEN_SEVERAL = False
+# Offset from UTC of times that name none: the paper's crawlers write their own clock's.
+LISTEN_UTC_OFFSET = "+00:00"
+# Connections at a time; the next ones wait in the kernel. Bytes of a packet. Both together bound the memory.
+LISTEN_CONNECTIONS = 256
+LISTEN_PACKET_BYTES = 16_384
+# What a packet may take from its connection, or the packet before it, to its last byte: nobody holds a place by
+# sending slowly.
+LISTEN_SECONDS = 10.0
+# Bytes of checks kept in memory while Redis is away; then nothing is read any more, and senders wait.
+LISTEN_SPOOL_BYTES = 16_000_000
 
 # --- Scrapy's own, and why --------------------------------------------------------------------------------
 
@@ -165,7 +218,8 @@ DOWNLOAD_HANDLERS_BASE = {
 }
 # Keeps a page's request together with its slot, whatever a downloader middleware puts in its place.
 DOWNLOADER = "crawler.agent.downloader.TurnDownloader"
-# Bodies above this many bytes are cut off, on the wire and decoded; Scrapy's own limit is a gigabyte.
+# A page whose body is above this many bytes, on the wire or decoded, has failed (-11), and what had come is dropped.
+# Scrapy's own limit is a gigabyte.
 DOWNLOAD_MAXSIZE = 10 * 1024 * 1024
 # Certificates are checked; Scrapy's own default is not to.
 DOWNLOAD_VERIFY_CERTIFICATES = True
@@ -185,18 +239,25 @@ RETRY_ENABLED = True
 REDIRECT_ENABLED = True
 REDIRECT_MAX_TIMES = 5
 METAREFRESH_ENABLED = False
-# No sessions, no credentials: a crawler visits as a stranger.
+# No sessions: a crawler visits as a stranger. `cookies` in SITE_OVERRIDES is for single sites.
 COOKIES_ENABLED = False
+# Scrapy's own but for those whose work is done elsewhere here.
 DOWNLOADER_MIDDLEWARES_BASE = {
     **_scrapy.DOWNLOADER_MIDDLEWARES_BASE,
+    # SCOPE says which sites belong to the crawl.
     "scrapy.downloadermiddlewares.offsite.OffsiteMiddleware": None,
+    # The agent reads robots.txt; OwnRobots asks it for a user's own requests.
     "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
-    "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
-    "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
-    "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
-    "scrapy.downloadermiddlewares.stats.DownloaderStats": None,
     "crawler.agent.own_robots.OwnRobots": 100,
+    # A password belongs to one site, so it stands in SITE_OVERRIDES; here it could go to all.
+    "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
+    # DOWNLOAD_TIMEOUT caps the download handler's own limits, once and not for each page.
+    "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
+    # As Scrapy's, but no page is told where a user's own request came from.
+    "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
     "crawler.agent.redirects.OwnRedirects": 600,
+    # The same figures, counted at an eighth of the cost.
+    "scrapy.downloadermiddlewares.stats.DownloaderStats": None,
     "crawler.agent.tally.DownloadTally": 850,
     # Next to the download: what our own handler does by itself, as far as it can be done for another's.
     "crawler.agent.foreign_handlers.ForeignHandlers": 1000,
@@ -209,12 +270,12 @@ SPIDER_MIDDLEWARES_BASE = {
     "scrapy.spidermiddlewares.metacopy.MetaCopyDetectionMiddleware": None,
 }
 REFERER_ENABLED = False
-# Longest URL that is fetched, wherever it comes from.
+# Longest URL that is fetched, wherever it comes from; 0: no limit.
 URLLENGTH_LIMIT = 2083
 # A cache for developing a spider (HTTPCACHE_ENABLED): a relative HTTPCACHE_DIR lies below VAR_DIR. An error or a plea
 # for patience is of its moment: from the cache it would make the site rest again.
 HTTPCACHE_STORAGE = "crawler.agent.http_cache.StorageBelowVar"
-HTTPCACHE_IGNORE_HTTP_CODES = [408, 429, 500, 502, 503, 504, 522, 524]
+HTTPCACHE_IGNORE_HTTP_CODES = [408, 429, *range(500, 600)]
 # Items are in their file when their page is published, and not only when a buffer is full.
 FEED_STORAGES_BASE = {
     **_scrapy.FEED_STORAGES_BASE,
@@ -237,7 +298,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s [agent] %(name)s: %(message)s"
 LOG_DATEFORMAT = "%H:%M:%S"
 # The line of every page is made at LOG_LEVEL DEBUG only.
 LOG_FORMATTER = "crawler.agent.page_log.PageLog"
-# The same figures as Scrapy's own, counted at a tenth of the cost.
+# Scrapy's own without a warning that costs more than the counting.
 STATS_CLASS = "crawler.agent.tally.LeanStats"
 # The numbers are in the tables and in the summary; the dump is for debugging.
 STATS_DUMP = False

@@ -1,9 +1,9 @@
 """Several agents and a coordinator over one shared server, what can be done to them, and the account at the end.
 
 A Fleet is a crawl of the farm by real `scrapy crawl site` processes that share one Valkey, and a `scrapy coordinate`
-that writes to SQLite. Every agent asks the farm under a name of its own, so the farm's log tells who asked for what
-and when. `check_exact` is the promise that no drill may break: what is stored is what the farm declares, each page
-published once, and nothing is left in the server.
+that writes to any database, SQLite where none is named. Every agent asks the farm under a name of its own, so the
+farm's log tells who asked for what and when. `check_exact` is the promise that no drill may break: what is stored is
+what the farm declares, each page published once, and nothing is left in the server.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
+from sqlalchemy import text
 
+from crawler.store.coordinator import KILL_VARIABLE
+from crawler.store.database import DatabaseError, open_database, transaction
 from settings import base
-from tests.crawling import ROOT, Place, Run, fetched
+from tests.crawling import ROOT, STORED, Place, Run, fetched
 from tests.farm import Farm, Hit
 from tests.servers import RunningServer, eventually
 
@@ -31,6 +34,8 @@ from tests.servers import RunningServer, eventually
 ONCE = ("nofollow", "duplicate", "redirect", "missing", "charset", "base", "session", "binary", "meta")
 # What a killed agent may cost besides its pages in flight: this much of its work.
 WORK_SECONDS = 2.0
+# An agent that stops its event loop for longer answers nobody and renews nothing.
+LONGEST_PAUSE = 1.0
 # How much later than it was sent a busy machine may note a request.
 LATE_SECONDS = 0.2
 # Keys that live as long as the crawl's queue, empty or not.
@@ -43,22 +48,34 @@ time.time = lambda: _time() + _shift
 
 
 class Fleet:
-    """One crawl by several agents; `given` are settings of every process. A context manager."""
+    """One crawl by several agents; `given` are settings of every agent. A context manager.
 
-    def __init__(self, place: Place, farm: Farm, server: RunningServer, **given: Any) -> None:
+    `database`: URL of the tables, SQLite below VAR_DIR where there is none; `through`: the URL under which coordinators
+    reach them, where that is another. `watched`: every agent's event loop is, by tests.loop_watch.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        farm: Farm,
+        server: RunningServer,
+        *,
+        database: str = "",
+        through: str = "",
+        watched: bool = False,
+        **given: Any,
+    ) -> None:
         self.place, self.farm, self.server = place, farm, server
         self.given = {"LEASE_SECONDS": 2, "REDIS_URL": server.url, **given}
+        self.database = database or f"sqlite:///{place.var / 'crawl.db'}"
         self.agents: list[Run] = []  # every one that was ever started
+        self.coordinators: list[Run] = []
         self.killed: list[tuple[Run, float]] = []  # with the time on the farm's monotonic clock
-        self._coordinator: Run | None = None
+        self._through = through or database
+        self._watches: Path | None = place.folder if watched else None
 
     def __enter__(self) -> Self:
-        self._coordinator = self.place.start(
-            "coordinate",
-            REDIS_URL=self.server.url,
-            LEASE_SECONDS=self.given["LEASE_SECONDS"],
-            BATCH_SECONDS=0.1,
-        )
+        self.coordinate()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
@@ -70,9 +87,8 @@ class Fleet:
 
     def _tell(self) -> None:
         """For the one who reads a failed drill: the last words of each."""
-        for run in (*self.agents, self._coordinator):
-            if run is not None:
-                print(f"--- {' '.join(run.command[1:3])} {run.pid}:\n{run.err[-1500:]}")
+        for run in (*self.agents, *self.coordinators):
+            print(f"--- {' '.join(run.command[1:3])} {run.pid}:\n{run.err[-1500:]}")
 
     # --- agents ---
 
@@ -90,6 +106,8 @@ class Fleet:
         env = {"PYTHONPATH": str(ROOT)}
         if clock:
             env |= {"PYTHONPATH": f"{self._shifted_clock()}:{ROOT}", "DRILL_CLOCK_SHIFT": str(clock)}
+        if watch is None and self._watches:
+            watch = self._watches / f"watch-{number}"
         if watch:
             env["DRILL_LOOP_WATCH"] = str(watch)
             given["EXTENSIONS"] = {"tests.loop_watch.LoopWatch": 1}
@@ -136,13 +154,34 @@ class Fleet:
             if run not in killed:
                 run.succeeded()
 
+    # --- coordinators ---
+
+    def coordinate(self, kill_point: str = "", **given: Any) -> Run:
+        """Start a coordinator; with a kill point it dies there, at its first batch."""
+        shared = {name: self.given.get(name) for name in ("LEASE_SECONDS", "REDIS_PARAMS")}
+        given = {"BATCH_SECONDS": 0.1, **shared, **given}
+        if self._through:
+            given["DATABASE_URL"] = self._through
+        env = {KILL_VARIABLE: kill_point} if kill_point else {}
+        run = self.place.start("coordinate", env=env, REDIS_URL=self.server.url, **given)
+        self.coordinators.append(run)
+        return run
+
+    def kill_coordinators(self) -> None:
+        """End those that run as a power switch would."""
+        for run in self.coordinators:
+            if run.process.poll() is None:
+                run.end(signal.SIGKILL)
+
     def store_all(self) -> None:
-        """Wait until everything is in the tables, and end the coordinator."""
-        if self._coordinator is None or self._coordinator.process.poll() is not None:
+        """Wait until everything is in the tables, and end the coordinators."""
+        working = [run for run in self.coordinators if run.process.poll() is None]
+        if not working:
             return
         with suppress(redis.ResponseError):  # no stream: nothing was ever published
             eventually(lambda: self.server.client.xlen(key("results")) == 0, "all is stored", 30)
-        self._coordinator.end().succeeded()
+        for run in working:
+            run.end().succeeded()
 
     def _shifted_clock(self) -> Path:
         folder = self.place.folder / "clock"
@@ -166,13 +205,42 @@ class Fleet:
         fields = self.server.client.hgetall(key("count"))
         return {name.decode(): int(value) for name, value in fields.items()}
 
+    # --- what the tables know ---
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """An SQL query to the tables."""
+        engine = open_database(self.database)
+        try:
+            with transaction(engine) as connection:
+                return [tuple(row) for row in connection.execute(text(query))]
+        finally:
+            engine.dispose()
+
+    def stored(self) -> dict[str, set[str]]:
+        """URLs of the pages that are stored, by site: what `Farm.expected` gives."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for site, url in self.rows(f"select site, url from pages join sites using (site_id) where {STORED}"):
+            found[site].add(url)
+        return dict(found)
+
+    def until_stored(self, many: int) -> None:
+        """Wait until the tables hold this many pages more than now."""
+        wanted = self._pages() + many
+        eventually(lambda: self._pages() >= wanted, f"{many} pages are stored", 60)
+
+    def _pages(self) -> int:
+        try:
+            return int(self.rows("select count(*) from pages")[0][0])
+        except DatabaseError:
+            return 0  # no coordinator has made the tables yet
+
     # --- the account ---
 
     def check_exact(self, expected: dict[str, set[str]] | None = None) -> None:
         """Nothing lost, nothing published twice, nothing left in the server. Ends the coordinator."""
         self.store_all()
         wanted = self.farm.expected() if expected is None else expected
-        stored = self.place.stored()
+        stored = self.stored()
         assert stored == wanted, _difference(stored, wanted)
         self.check_published_once()
         self.check_nothing_left()
@@ -180,20 +248,27 @@ class Fleet:
 
     def check_published_once(self) -> None:
         """The tables' rows, the records taken in and what the agents say they published are one number per site."""
-        rows = self.place.rows(
+        rows = self.rows(
             "select site, published, (select count(*) from pages where pages.site_id = sites.site_id), "
             "(select count(*) from fetches where fetches.site_id = sites.site_id), "
             "(select count(distinct url_hash) from fetches where fetches.site_id = sites.site_id) from sites"
         )
         odd = [row for row in rows if len(set(row[1:])) > 1]
         assert not odd, odd
-        dead = self.place.rows("select * from dead_letters")
+        dead = self.rows("select * from dead_letters")
         assert not dead, dead
 
     def check_nothing_left(self) -> None:
         """No session, lease, place, checkpoint or waiting site; every count of what is under way is 0."""
         keys = [name.decode().removeprefix(key("")) for name in self.server.client.keys(key("*"))]
-        left = [name for name in keys if not name.startswith(LASTING)]
+        killed = tuple(
+            f"-{run.pid}-" for run in self.coordinators if run.process.returncode == -signal.SIGKILL
+        )
+        # The heartbeat of a killed coordinator ends by itself.
+        signs = [
+            name for name in keys if name.startswith("coordinator:") and any(pid in name for pid in killed)
+        ]
+        left = [name for name in keys if not name.startswith(LASTING) and name not in signs]
         assert not left, left
         counts = self.counts()
         under_way = {name: counts.get(name) for name in ("waiting", "suspended", "leased", "later", "paused")}
@@ -201,7 +276,7 @@ class Fleet:
 
     def published(self) -> int:
         """Records of pages that were taken in."""
-        return int(self.place.rows("select count(*) from fetches where outcome != 'denied'")[0][0])
+        return int(self.rows("select count(*) from fetches where outcome != 'denied'")[0][0])
 
     def fetched_again(self) -> int:
         """Requests for pages beyond one for each that was published."""
@@ -219,6 +294,25 @@ class Fleet:
             in_flight = min(slots, len(self.farm.seeds))  # one request at a time to a site
             allowed += in_flight + sum(at - WORK_SECONDS < one <= at + 0.5 for one in times)
         return allowed
+
+    def check_ledger(self) -> None:
+        """`scrapy report ledger` finds every URL that was ever accepted, all of them in the tables."""
+        run = self.place.run(
+            "report", "ledger", "--json", REDIS_URL=self.server.url, DATABASE_URL=self.database
+        ).succeeded()
+        found = json.loads(run.out)["ledger"]
+        assert found["balanced"], {name: found[name] for name in found if name != "sites"}
+        assert (found["missing"], found["pending"], found["in_stream"]) == (0, 0, 0)
+        assert found["queue_seen"]
+        assert found["accepted"] >= self._pages() > 0
+
+    def check_loops(self) -> None:
+        """No agent's event loop was ever held up; only where they are `watched`."""
+        assert self._watches is not None
+        watches = [self._watches / f"watch-{number}" for number in range(len(self.agents))]
+        pauses = [longest_pause(watch) for watch in watches if watch.exists()]
+        assert pauses
+        assert max(pauses) < LONGEST_PAUSE, pauses
 
 
 def key(name: str) -> str:

@@ -126,6 +126,7 @@ def test_standard_input_for_several_agents(place: Place) -> None:
             ["crawl", "site", "-s", "ALLOW_PRIVATE_ADDRESSES=home"],
             ["ALLOW_PRIVATE_ADDRESSES holds 'home'", "wanted networks"],
         ),
+        (["crawl", "site", "-s", "DOWNLOAD_TIMEOUT=soon"], ["DOWNLOAD_TIMEOUT is 'soon'; wanted a number"]),
         (["crawl", "site", "--when-idle", "sleep"], ["WHEN_IDLE is 'sleep'; wanted one of stop, wait"]),
         (["crawl", "site", "--with", "sleep"], ["WITH_WORKS names 'sleep'; wanted some of site, recheck"]),
         (

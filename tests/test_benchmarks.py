@@ -22,7 +22,7 @@ import pytest
 from lxml import etree
 from w3lib.url import canonicalize_url
 
-from benchmarks import large_site, scaling, throughput, tiny_sites
+from benchmarks import coordinator, large_site, scaling, throughput, tiny_sites
 from benchmarks.contenders import Host
 from benchmarks.meters import memory_of
 from benchmarks.web import Pages, Tree, Web, links
@@ -228,6 +228,49 @@ def test_large_site_sees_pages_that_are_fetched_again() -> None:
     figures = large_site.Figures(1, 1, 2, 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0, 2)
     assert len(large_site.faults_of(figures)) == 1
     assert large_site.faults_of(figures._replace(fetched_again=1)) == []
+
+
+@pytest.mark.needs("postgres", "mariadb")
+def test_coordinator() -> None:
+    told = run("coordinator", "--rounds=1", "--share=0.02")
+    ways = {(row["database"], row["way"]): row for row in told["ways"]}
+    if len(ways) < 3 * 5 - 1:
+        pytest.skip(f"not all databases are on this machine: {sorted({kind for kind, _ in ways})}")
+    for row in ways.values():
+        assert row["stored"] == row["records"] >= 400
+        assert 10 < row["per_second"] < 1_000_000
+    assert ways["sqlite", "stream"]["coordinator"] > 0
+    assert told["backlog"]["stored"] == told["backlog"]["records"]
+    assert told["backlog"]["record_bytes"] < told["backlog"]["memory_bytes"] < 2_000
+    assert told["wrong"] == []
+
+
+def test_coordinator_sees_what_is_not_stored() -> None:
+    good = coordinator.Figures("sqlite", "stream", 10, 100.0, 0.1, 0.1, 0.1, 0.0, 10)
+    waited = coordinator.Backlog(10, 1_400.0, 1_450.0, 100.0, 10)
+    assert coordinator.faults_of([good], waited) == []
+    assert len(coordinator.faults_of([good._replace(stored=9)], waited._replace(stored=-1))) == 2
+
+
+def test_direct_inserts_lose_and_ours_do_not() -> None:
+    command = [
+        sys.executable,
+        "benchmarks/loss.py",
+        "--json",
+        "--only=inserts",
+        "--repeats=1",
+        "--results=60",
+    ]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lost = {}
+    for line in ended.stdout.splitlines():
+        row = json.loads(line)
+        assert row["of"] == 4 * 60
+        lost[row["database"], row["key"]] = row["lost"]
+    assert lost["sqlite", "Lowtide"] == 0
+    assert lost["sqlite", "milliseconds"] > 0
+    assert {many for (_, key), many in lost.items() if key == "Lowtide"} == {0}
 
 
 def test_a_benchmark_that_is_ended_leaves_nothing_running(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -24,11 +24,12 @@ import redis
 from scrapy.settings import Settings
 from sqlalchemy import Table, make_url, select, text
 
+from benchmarks.producers import Author
 from crawler import options
 from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, encode, pack_links
 from crawler.store.coordinator import KILL_POINTS, KILL_VARIABLE, Coordinator
 from crawler.store.database import DatabaseError, migrate, open_database
-from crawler.store.stream import GROUP, Mark, ResultsStream, heartbeat_key, results_key
+from crawler.store.stream import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, runs, sites
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
@@ -233,6 +234,51 @@ def test_records_keep_coming_while_it_works(valkey: RunningServer, make_database
             publish(valkey.client, *(a_page(n) for n in range(start, start + 30)))
         eventually(drained(valkey), "the stream is empty")
     assert numbers(url) == list(range(1, 301))
+
+
+@every_kind
+def test_texts_that_no_database_takes_come_clean_through_the_stream(
+    kind: str, valkey: RunningServer, make_database: MakeDatabase
+) -> None:
+    url = make_database(kind)
+    publish(
+        valkey.client, a_page(1, title="a\0b\\u0000c", keywords=["d\0e"]), *(a_page(n) for n in range(2, 50))
+    )
+    drain(valkey, url)
+    assert numbers(url, dead_letters, "id") == []
+    assert [title for title in numbers_of(url, pages, "title") if title] == ["ab\\u0000c"]
+    assert [json.loads(words) for words in numbers_of(url, pages, "keywords") if words] == [["de"]]
+
+
+def numbers_of(database_url: str, table: Table, name: str) -> list[Any]:
+    """The values of one column, in no order."""
+    engine = open_database(database_url)
+    try:
+        with engine.connect() as connection:
+            return list(connection.execute(select(table.c[name])).scalars())
+    finally:
+        engine.dispose()
+
+
+def test_a_backlog_takes_little_more_than_its_bytes_and_drains_by_itself(
+    valkey: RunningServer, make_database: MakeDatabase
+) -> None:
+    """In short what benchmarks/coordinator.py measures with 200,000 records."""
+    many = 10_000
+    url = make_database("sqlite")
+    results = list(Author(0).results(many))
+    before = valkey.client.info("memory")["used_memory"]
+    for start in range(0, many, 500):
+        pipe = valkey.client.pipeline(transaction=False)
+        for page, links in results[start : start + 500]:
+            pipe.xadd(KEY, {"v": "1", "r": encode(page), "l": links})
+        pipe.execute()
+    own = sum(len(encode(page)) + len(links) for page, links in results)
+    held = valkey.client.info("memory")["used_memory"] - before
+    assert held < 1.2 * own
+    drain(valkey, url)
+    assert numbers(url) == list(range(1, many + 1))
+    assert valkey.client.xlen(KEY) == 0
 
 
 # --- Kills ------------------------------------------------------------------------------------------------
@@ -444,9 +490,12 @@ def test_heartbeat_shows_a_living_coordinator(valkey: RunningServer, make_databa
         eventually(lambda: _sign(valkey), "a heartbeat")
         sign = _sign(valkey)
         assert 0 < valkey.client.pttl(heartbeat_key("lt", "one")) <= 15_000
+        assert valkey.client.get(alive_key("lt")) == b"one", "agents are told that somebody stores"
+        assert 0 < valkey.client.pttl(alive_key("lt")) <= 15_000
     assert sign["pid"] == os.getpid()
     assert set(sign) == {"pid", "host", "since", "written", "lag", "waits_for", "why"}
     assert _sign(valkey) == {}
+    assert not valkey.client.exists(alive_key("lt"))
 
 
 def test_leave_is_asked_only_when_idle_and_again_until_it_agrees(

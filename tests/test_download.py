@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import ipaddress
 import os
@@ -13,11 +14,12 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 import brotli
 import pytest
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import (
     CannotResolveHostError,
@@ -36,11 +38,14 @@ from scrapy.utils.test import get_crawler
 from crawler import options
 from crawler.agent import errors
 from crawler.agent.download import CurlDownloadHandler
+from crawler.agent.errands import KEY, Errand
+from crawler.agent.foreign_handlers import ForeignHandlers
 from crawler.agent.names import Names
 from crawler.agent.transfer import Attempt
 from crawler.agent.wire import wire_of
 from settings import base
 from tests.certificates import context_of, self_signed
+from tests.crawling import Place
 from tests.raw_server import (
     Exchange,
     RawServer,
@@ -55,6 +60,12 @@ from tests.raw_server import (
     stay_silent_after,
     until,
 )
+from tests.servers import RunningServer
+from tests.small_site import Reply, SmallSite
+from tests.told import told_pages
+
+if TYPE_CHECKING:
+    from crawler.agent.slots import Slot
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SHORT = {"CONNECT_TIMEOUT_SECONDS": 0.6, "HEAD_TIMEOUT_SECONDS": 0.6, "BODY_TIMEOUT_SECONDS": 0.6}
@@ -243,7 +254,7 @@ async def test_unusual_but_right(reply: bytes, body: bytes) -> None:
             assert response.body == body
             assert b"X-A" not in response.headers
             assert b"X-T" not in response.headers
-            assert response.headers.get(b"X-Fold") in (None, b"a b")
+            assert response.headers.get(b"X-Fold") == (b"a b" if b"X-Fold" in reply else None)
         assert len(server.peers) == 1
 
 
@@ -288,13 +299,15 @@ async def test_what_is_no_page_of_the_web(url: str) -> None:
 # --- Bodies -----------------------------------------------------------------------------------------------
 
 TEXT = b"tide " * 2000
+# Without the time of day: the names of the cases are made of the bytes.
+GZIP = gzip.compress(TEXT, mtime=0)
 CODED = [
-    (b"gzip", gzip.compress(TEXT)),
-    (b"x-gzip", gzip.compress(TEXT)),
+    (b"gzip", GZIP),
+    (b"x-gzip", GZIP),
     (b"br", brotli.compress(TEXT)),
     (b"deflate", zlib.compress(TEXT)),
     (b"deflate", zlib.compress(TEXT, wbits=-15)),
-    (b"gzip, br", brotli.compress(gzip.compress(TEXT))),
+    (b"gzip, br", brotli.compress(GZIP)),
 ]
 
 
@@ -312,21 +325,73 @@ async def test_bodies_are_decoded(encoding: bytes, wire: bytes) -> None:
     assert request.meta["encoded"] == (encoding.decode(), len(wire))
 
 
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ("gzip", b"gzip"),
+        ("identity", b"identity"),
+        ("X-GZip;q=0.5, br", b"X-GZip;q=0.5, br"),
+        ("gzip, deflate, br, zstd", b"gzip, deflate, br"),
+        (["gzip", "zstd"], b"gzip, deflate, br"),
+        ("*", b"gzip, deflate, br"),
+    ],
+)
+@in_loop
+async def test_no_encoding_is_asked_for_that_cannot_be_decoded(asked: Any, sent: bytes) -> None:
+    async with RawServer(answer(page(b""))) as server, handler_with() as handler:
+        request = Request(server.url, headers={"Accept-Encoding": asked})
+        await handler.download_request(request)
+        lines = server.requests[0].split(b"\r\n")
+        assert [line for line in lines if line.startswith(b"Accept-Encoding:")] == [
+            b"Accept-Encoding: " + sent
+        ]
+        # The request does not say what was not sent.
+        assert request.headers.get(b"Accept-Encoding") in (None, sent)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("encoding", [b"zstd", b"utf-8", b"gzip"])
 @in_loop
-async def test_what_cannot_be_decoded_is_fetched_as_it_is(encoding: bytes) -> None:
+async def test_what_cannot_be_decoded_comes_as_it_is_at_its_next_turn(encoding: bytes, method: str) -> None:
     reply = page(b"plain or whatever", b"Content-Encoding: " + encoding)
     async with RawServer(answer(reply)) as server, handler_with() as handler:
-        request = Request(server.url, meta={"encoded": ("gzip", 1)})
-        response = await handler.download_request(request)
-        assert len(server.requests) == 2
-        assert response.body == b"plain or whatever"
-        assert response.headers[b"Content-Encoding"] == encoding
-        assert response.flags == ["not_decoded"]
-        assert "encoded" not in request.meta
-        posted = await failure(handler, Request(server.url, method="POST"))
-        assert isinstance(posted, errors.MalformedAnswer)
-        assert len(server.requests) == 3
+        for turn in (0, 1):
+            error = await failure(handler, Request(server.url, method=method))
+            assert isinstance(error, errors.MalformedAnswer)
+            assert "the next try takes it as it comes" in str(error)
+            assert len(server.requests) == 2 * turn + 1, "asked again at once"
+            request = Request(server.url, method=method, meta={"encoded": ("gzip", 1)})
+            response = await handler.download_request(request)
+            assert len(server.requests) == 2 * turn + 2
+            assert response.body == b"plain or whatever"
+            assert response.headers[b"Content-Encoding"] == encoding
+            assert response.flags == ["not_decoded"]
+            assert "encoded" not in request.meta
+
+
+@in_loop
+async def test_urls_that_could_not_be_decoded_are_not_remembered_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("crawler.agent.download.MOST_UNDECODED", 1)
+    reply = page(b"x", b"Content-Encoding: zstd")
+    async with RawServer(answer(reply)) as server, handler_with() as handler:
+        for path in ("/a", "/b", "/a"):
+            await failure(handler, Request(server.url + path))
+        assert (await handler.download_request(Request(f"{server.url}/a"))).flags == ["not_decoded"]
+        assert isinstance(await failure(handler, Request(f"{server.url}/b")), errors.MalformedAnswer)
+
+
+def test_what_cannot_be_decoded_is_not_asked_for_before_its_delay(
+    place: Place, valkey: RunningServer
+) -> None:
+    odd = Reply(200, {"Content-Type": "text/html", "Content-Encoding": "zstd"}, "<p>plain")
+    with SmallSite({"/": odd}) as site:
+        place.crawl([site.root], REDIS_URL=valkey.url, DOWNLOAD_DELAY=0.5).succeeded()
+    first, second = site.times("/")
+    assert second - first >= 0.45
+    found = [(page.outcome, page.status, page.tries, page.size) for page in told_pages(valkey)]
+    assert found == [("stored", 200, 2, len("<p>plain"))]
 
 
 @pytest.mark.parametrize("fields", [(b"gzip, gzip, gzip",), (b"gzip", b"gzip", b"gzip")])
@@ -373,6 +438,44 @@ async def test_a_request_has_its_own_sizes(caplog: pytest.LogCaptureFixture) -> 
         big = Request(server.url, meta={"download_maxsize": 0, "download_warnsize": 4999})
         assert len((await handler.download_request(big)).body) == 5000
         assert "download warn size (4999)" in caplog.text
+
+
+def robots_request(url: str) -> Request:
+    """A request for robots.txt, as the agent makes it for a slot; the handler has no use for the slot."""
+    return Request(url, meta={KEY: Errand(cast("Slot", None), lambda: True)})
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [
+        answer(page(gzip.compress(bytes(BOMB)), b"Content-Encoding: gzip")),
+        answer(page(brotli.compress(bytes(BOMB)), b"Content-Encoding: br")),
+        answer(page(bytes(300_000))),
+        repeat_after(HEAD + b"Content-Length: 99999999999\r\n\r\n", bytes(10_000)),
+        repeat_after(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"3e8\r\n" + bytes(1000) + b"\r\n"),
+    ],
+    ids=["gzip bomb", "brotli bomb", "longer", "announced", "endless chunks"],
+)
+@pytest.mark.parametrize("most", [1, 200_000])
+@in_loop
+async def test_a_robots_txt_is_cut_off(serve: Serve, most: int) -> None:
+    """Below DOWNLOAD_MAXSIZE and above it, which is for pages."""
+    async with RawServer(serve) as server, handler_with(ROBOTS_MAX_BYTES=most) as handler:
+        response = await handler.download_request(robots_request(server.url))
+        assert response.flags == ["cut_off"]
+        assert most < len(response.body) < most + 200_000
+        assert response.body.strip(b"\0") == b""
+        # The pooled handle forgets it.
+        assert isinstance(await failure(handler, Request(server.url)), errors.TooLarge)
+
+
+@pytest.mark.parametrize("size", [0, 4999, 5000])
+@in_loop
+async def test_a_robots_txt_of_the_size_that_is_read_is_whole(size: int) -> None:
+    async with RawServer(answer(page(bytes(size)))) as server, handler_with(ROBOTS_MAX_BYTES=5000) as handler:
+        response = await handler.download_request(robots_request(server.url))
+        assert (len(response.body), response.flags) == (size, [])
+        assert len(server.peers) == 1
 
 
 # --- Heads ------------------------------------------------------------------------------------------------
@@ -483,6 +586,29 @@ async def test_a_request_caps_each_stage() -> None:
         assert time.monotonic() - started < 3.0
         longer = {"download_timeout": 180}
         assert wire_of(handler.crawler).limits.narrowed(longer).head.seconds == base.HEAD_TIMEOUT_SECONDS
+
+
+@in_loop
+async def test_scrapys_one_limit_caps_each_stage() -> None:
+    async with RawServer(stay_silent_after()) as server, handler_with(DOWNLOAD_TIMEOUT=0.3) as handler:
+        started = time.monotonic()
+        error = await failure(handler, Request(server.url))
+        assert isinstance(error, errors.HeadTimeout)
+        assert "within 0.3 s (DOWNLOAD_TIMEOUT)" in str(error)
+        assert time.monotonic() - started < 3.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "of_spider", "seconds"),
+    [(0, None, (15, 10, 20)), (180, None, (15, 10, 20)), (12, None, (12, 10, 12)), (12, 5, (5, 5, 5))],
+)
+def test_scrapys_one_limit_and_the_stages(
+    setting: float, of_spider: float | None, seconds: tuple[float, ...]
+) -> None:
+    crawler = crawler_with(DOWNLOAD_TIMEOUT=setting)
+    crawler.spider = Spider("slow") if of_spider is None else Spider("slow", download_timeout=of_spider)
+    wire = wire_of(crawler)
+    assert (wire.limits.connect.seconds, wire.limits.head.seconds, wire.limits.body.seconds) == seconds
 
 
 @in_loop
@@ -845,6 +971,19 @@ async def test_a_proxy_is_the_operators_word() -> None:
         assert (await handler.download_request(Request("http://8.8.8.8/", meta=meta))).body == b"x"
 
 
+@pytest.mark.parametrize(
+    "proxy", ["http://me:secret@127.0.0.1:99999", "ftp://127.0.0.1:9", "http://a b:9", "//"]
+)
+@in_loop
+async def test_a_proxy_that_is_none_is_told(proxy: str) -> None:
+    async with handler_with() as handler:
+        error = await failure(handler, Request("http://127.0.0.1:9/", meta={"proxy": proxy}))
+    assert isinstance(error, UnsupportedURLSchemeError)
+    assert proxy.rpartition("@")[2] in str(error)
+    assert "is no proxy; wanted SCHEME://HOST:PORT" in str(error)
+    assert "secret" not in str(error)
+
+
 @in_loop
 async def test_the_environments_proxy_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
@@ -853,7 +992,55 @@ async def test_the_environments_proxy_is_not_taken(monkeypatch: pytest.MonkeyPat
         assert (await handler.download_request(Request(server.url))).body == b"x"
 
 
+# --- Another's handler ------------------------------------------------------------------------------------
+
+STOCK = dict.fromkeys(("http", "https"), "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler")
+
+
+@asynccontextmanager
+async def foreign_with(**settings: Any) -> AsyncIterator[ForeignHandlers]:
+    middleware = ForeignHandlers.from_crawler(crawler_with(DOWNLOAD_HANDLERS=STOCK, **settings))
+    try:
+        yield middleware
+    finally:
+        await middleware.close()
+
+
+@pytest.mark.parametrize("meta", [{}, {"proxy": "http://127.0.0.1:9"}])
+@in_loop
+async def test_a_private_address_is_refused_before_anothers_handler_is_asked(meta: dict[str, Any]) -> None:
+    """Also where a proxy would reach it: our own handler refuses that as well."""
+    async with foreign_with() as middleware:
+        with pytest.raises(errors.AddressRefused):
+            await middleware.process_request(Request("http://10.1.2.3/", meta=meta))
+
+
+@pytest.mark.parametrize(("setting", "seconds"), [(0, 45), (5, 5), (180, 45)])
+@in_loop
+async def test_anothers_handler_has_one_limit_of_time(setting: float, seconds: float) -> None:
+    async with foreign_with(DOWNLOAD_TIMEOUT=setting) as middleware:
+        request = Request("http://127.0.0.1/")
+        await middleware.process_request(request)
+        assert request.meta["download_timeout"] == seconds
+
+
+@pytest.mark.parametrize(("most", "found"), [(100, 5000), (9000, None), (0, None)])
+@in_loop
+async def test_anothers_handler_may_read_as_much_of_robots_txt(most: int, found: int | None) -> None:
+    async with foreign_with(DOWNLOAD_MAXSIZE=most, ROBOTS_MAX_BYTES=5000) as middleware:
+        request = robots_request("http://127.0.0.1/")
+        await middleware.process_request(request)
+        assert request.meta.get("download_maxsize") == found
+
+
 # --- Errors and the whole crawler -------------------------------------------------------------------------
+
+
+def test_a_wire_that_nobody_uses_any_more_is_let_go() -> None:
+    """A crawl that fails before its engine is open never leaves it."""
+    left = ref(wire_of(crawler_with()))
+    gc.collect()
+    assert left() is None
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "pipelines": frozenset({"agent", "store.stream"}),
     "store": frozenset({"sites", "states", "schedulers", "recrawl"}),
     "convert": frozenset({"store"}),
-    "reports": frozenset({"store"}),
+    # The ledger counts what is still to fetch where it stands, in the frontiers.
+    "reports": frozenset({"store", "sites", "agent.frontier"}),
     "views": frozenset({"store", "sites", "reports"}),
     "supervisor": frozenset(),
     # Part of the commands in all but its place: it may name the errors that they turn into one line.

@@ -27,6 +27,7 @@ from crawler.agent.download import CurlDownloadHandler
 from crawler.agent.names import Names
 from crawler.agent.transfer import Attempt
 from crawler.agent.wire import wire_of
+from tests.asking import asking
 from tests.certificates import context_of, self_signed
 from tests.http2_server import (
     ACK,
@@ -326,7 +327,7 @@ async def test_each_stream_is_asked_for_and_timed_by_itself(tls: ssl.SSLContext)
         stages = [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.6, 0.6)]
         asked = [Asked() for _ in stages]
         requests = [
-            Request(f"{server.url}/{head_s}-{body_s}", meta={"sending": one})
+            Request(f"{server.url}/{head_s}-{body_s}", meta=asking(one))
             for (head_s, body_s), one in zip(stages, asked, strict=True)
         ]
         await asyncio.gather(*map(handler.download_request, requests))
@@ -343,7 +344,7 @@ async def test_each_stream_is_asked_for_and_timed_by_itself(tls: ssl.SSLContext)
 @in_loop
 async def test_a_stream_held_back_or_refused_sends_nothing_and_disturbs_no_other(tls: ssl.SSLContext) -> None:
     async with _with_neighbour(tls, hello) as (server, handler, neighbour):
-        held = await failure(handler, Request(server.url, meta={"sending": Asked(False)}))
+        held = await failure(handler, Request(server.url, meta=asking(Asked(False))))
         assert isinstance(held, errors.NotSent)
         wire = wire_of(handler.crawler)
         wire.guard.refusal = lambda _address: "moved"  # type: ignore[method-assign]
@@ -648,7 +649,7 @@ async def test_faults(serve: Serve, kind: type[Exception], tls: ssl.SSLContext) 
     limits = {"HEAD_TIMEOUT_SECONDS": LONG_SECONDS, "BODY_TIMEOUT_SECONDS": LONG_SECONDS}
     async with Http2Server(serve, tls) as server, http2_handler(**limits) as handler:
         started, asked = time.monotonic(), Asked()
-        error = await failure(handler, Request(server.url, meta={"sending": asked}))
+        error = await failure(handler, Request(server.url, meta=asking(asked)))
         assert type(error) is kind
         assert server.url in str(error)
         assert time.monotonic() - started < 3.0
@@ -697,12 +698,12 @@ async def test_a_request_that_is_refused_unread_is_sent_once_more_and_no_more(
 
     async with Http2Server(refuse_first, tls) as server, http2_handler() as handler:
         asked = Asked()
-        response = await handler.download_request(Request(server.url, meta={"sending": asked}))
+        response = await handler.download_request(Request(server.url, meta=asking(asked)))
         assert response.body == b"hello /"
         assert asked.times == len(server.streams) == 2
     async with Http2Server(raw(refusal), tls) as server, http2_handler() as handler:
         asked = Asked()
-        error = await failure(handler, Request(server.url, meta={"sending": asked}))
+        error = await failure(handler, Request(server.url, meta=asking(asked)))
         assert isinstance(error, errors.ConnectionLost)
         assert "sent 2 times" in str(error)
         assert asked.times == len(server.streams) == 2
@@ -737,7 +738,7 @@ async def test_a_server_that_wants_http_1_1_gets_it(before: list[bytes], tls: ss
     serve = raw(*before, reset(HTTP_1_1_REQUIRED))
     async with Http2Server(serve, tls, plain=plain) as server, http2_handler() as handler:
         asked = Asked()
-        response = await handler.download_request(Request(server.url, meta={"sending": asked}))
+        response = await handler.download_request(Request(server.url, meta=asking(asked)))
         assert (response.body, response.protocol) == (b"whole", "HTTP/1.1")
         assert dict(response.headers) == {b"Content-Length": [b"5"], b"X-Second": [b"1"]}
         assert server.protocols == ["h2", "http/1.1"]

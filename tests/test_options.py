@@ -6,10 +6,15 @@ import re
 from typing import Any, get_type_hints
 
 import pytest
+from scrapy import Request
+from scrapy.extensions.httpcache import DummyPolicy
+from scrapy.http import Response
 from scrapy.settings import Settings, default_settings
 
 from crawler import options
 from crawler.options import NAMES, OptionError, Options
+from tests.crawling import Place
+from tests.small_site import SmallSite, links
 
 
 def read(**given: Any) -> Options:
@@ -81,6 +86,28 @@ def test_unknown_works_are_told() -> None:
 def test_settings_that_lack_ours_are_told() -> None:
     with pytest.raises(OptionError, match=r"is missing: .* `from settings.base import \*`"):
         options.read(Settings())
+
+
+# --- Scrapy's own -----------------------------------------------------------------------------------------
+
+
+def test_what_a_server_cannot_do_now_is_not_kept_in_the_cache() -> None:
+    settings = Settings()
+    settings.setmodule("settings.base")
+    policy = DummyPolicy(settings)
+    request = Request("http://127.0.0.1/")
+    statuses = range(200, 600)
+    left_out = {
+        one for one in statuses if not policy.should_cache_response(Response(request.url, one), request)
+    }
+    assert left_out == {408, 429, *range(500, 600)}
+
+
+def test_no_limit_of_a_urls_length_is_no_limit(place: Place) -> None:
+    long = f"/{'x' * 3000}"
+    with SmallSite({"/": links("/short", long), "*": links()}) as site:
+        place.crawl([site.root], URLLENGTH_LIMIT=0).succeeded()
+    assert site.pages == {"/": 1, "/short": 1, long: 1}
 
 
 # --- Names ------------------------------------------------------------------------------------------------

@@ -47,6 +47,28 @@ def test_the_most_precise_entry_holds() -> None:
     [
         ({"http://": {}}, "SITE_OVERRIDES names 'http://'"),
         ({"a b": {}}, "SITE_OVERRIDES names 'a b'"),
+        ({"a.org:8080": {}}, "names 'a.org:8080', a host with a port; wanted a site like http://a.org:8080"),
+        ({".a.org:80": {}}, "names '.a.org:80', a host with a port"),
+        ({"https://a.org/path": {}}, "names 'https://a.org/path'; wanted no more of it than https://a.org"),
+        ({"a.org/path": {}}, "names 'a.org/path'; wanted no more of it than a.org"),
+        ({"a.org?x": {}}, "wanted no more of it than a.org"),
+        ({"a.org#x": {}}, "wanted no more of it than a.org"),
+        ({"http://me@a.org": {}}, "wanted no more of it than http://a.org"),
+        ({"A.org": {}, "a.org": {}}, "names 'A.org' and 'a.org', both for a.org; wanted one of them"),
+        ({"https://a.org": {}, "https://a.org:443/": {}}, "both for https://a.org; wanted one of them"),
+        ('{"a.org": {"connections": 1}, "a.org": {}}', "has 'a.org' twice; wanted each key once"),
+        (
+            {"a.org": {"proxy": "http://127.0.0.1:99999"}},
+            "the proxy for 'a.org': 'http://127.0.0.1:99999' is no proxy",
+        ),
+        (
+            {"a.org": {"proxy": "me:secret@h:http"}},
+            "'http://***@h:http' is no proxy; wanted SCHEME://HOST:PORT",
+        ),
+        (
+            {"a.org": {"proxy": "gopher://127.0.0.1:70"}},
+            "wanted SCHEME://HOST:PORT, SCHEME one of http, https, socks4",
+        ),
         ({"a.org": {"headers": {"Cookie": "a=b"}}}, "has the header 'Cookie' for 'a.org'; wanted `cookies`"),
         ({"a.org": {"headers": {"host": "b.org"}}}, "has the header 'host' for 'a.org'"),
         ({"a.org": {"delay": 3}}, "wanted no field delay"),
@@ -60,6 +82,20 @@ def test_an_entry_that_can_hold_for_no_site_is_told(given: object, says: str) ->
         Overrides(read(SITE_OVERRIDES=given).site_overrides)
     assert "SITE_OVERRIDES" in str(caught.value)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["127.0.0.1", "127.0.0.1:8080", "http://me:secret@[::1]:8080", "socks5h://proxy.example:1080/"]
+)
+def test_proxies_that_can_be_asked(proxy: str) -> None:
+    assert Overrides({"a.org": SiteOverride(proxy=proxy)}).of("http://a.org").proxy == proxy
+
+
+def test_keys_that_overlap_are_not_the_same() -> None:
+    keys = ["a.org", ".a.org", "http://a.org", "https://a.org", "http://a.org:8080"]
+    found = Overrides({key: SiteOverride(headers={"X-Key": key}) for key in keys})
+    assert found.of("http://a.org:8080").headers["X-Key"] == keys[4]
+    assert found.of("http://a.org:81").headers["X-Key"] == keys[0]
 
 
 def test_a_wrong_entry_ends_the_crawl_at_start(place: Place) -> None:

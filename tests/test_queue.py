@@ -1361,6 +1361,7 @@ def test_depth_is_a_full_recount(queue: Driver, agents: tuple[str, str]) -> None
     depth = queue.depth()._asdict()
     assert depth.pop("records") == queue.raw.xlen(BASE + "results") > 0
     assert depth.pop("agents") == 2
+    assert depth.pop("coordinated") == 0
     assert depth == {name: found.counts.get(name, 0) for name in depth}
     assert min(depth.values()) > 0, f"not every state occurs: {depth}"
     states = {one.site: one.state for one in queue.records()}

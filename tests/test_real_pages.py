@@ -55,7 +55,7 @@ def long_way(root: object, body: bytes, url: str, site: str) -> links.Links:
     def encoding() -> str:
         return links.encoding_of(body, HTML)
 
-    for href in links._hrefs(root, MOST) if root is not None else ():
+    for href in links.hrefs(root, MOST):
         place = links._canonical(links._base(root, url, encoding), href, LENGTH, encoding)
         if place and place[0] == site:
             inside[place[1]] = None

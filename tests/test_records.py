@@ -19,7 +19,14 @@ _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
 def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
-    values = {str: _TEXT, int: _INTS, int | None: st.none() | _INTS, bool: st.booleans()}
+    values = {
+        str: _TEXT,
+        int: _INTS,
+        int | None: st.none() | _INTS,
+        bool: st.booleans(),
+        list[str]: st.lists(_TEXT, max_size=2),
+        dict[str, int]: st.dictionaries(_TEXT, _INTS, max_size=2),
+    }
     return st.builds(
         kind,
         **{

@@ -8,6 +8,10 @@ from hypothesis import strategies as st
 
 from crawler.agent import errors
 from crawler.agent.robots import ADDRESS_REFUSED, EVERYTHING, UNAVAILABLE, Rules, product, rules
+from tests.crawling import Place
+from tests.servers import RunningServer
+from tests.small_site import SmallSite, links, text
+from tests.told import outcomes
 
 SITE = "https://example.org"
 MOST = 500_000
@@ -177,6 +181,18 @@ def test_a_rule_that_the_limit_cuts_is_left_out() -> None:
     # A line without an end, longer than all that is read, says nothing.
     assert read("Disallow: /" * 100, 50).allows(f"{SITE}/", "lowtide")
     assert not read("User-agent: *\rDisallow: /a\rDisallow: /b", 30).allows(f"{SITE}/a", "lowtide")
+
+
+def test_a_file_above_the_size_of_pages_is_read_as_far_as_it_goes(
+    place: Place, valkey: RunningServer
+) -> None:
+    """And whatever is behind that does not count."""
+    rules = "User-agent: *\nDisallow: /no\n" + "#\n" * 2000 + "Disallow: /behind\n"
+    with SmallSite({"/robots.txt": text(rules), "*": links("/no", "/yes", "/behind")}) as site:
+        given = {"DOWNLOAD_MAXSIZE": 1000, "ROBOTS_MAX_BYTES": 3000}
+        place.crawl([site.root], REDIS_URL=valkey.url, **given).succeeded()
+    assert site.pages == {"/": 1, "/yes": 1, "/behind": 1}
+    assert outcomes(valkey)[f"{site.site}/no"] == "denied"
 
 
 _LINES = st.sampled_from(

@@ -7,7 +7,7 @@ from itertools import pairwise
 from tests.crawling import ROOT, Place, Run
 from tests.faults import HopHeldBack, suffers
 from tests.servers import RunningServer
-from tests.small_site import SmallSite, links, moved, text
+from tests.small_site import Reply, SmallSite, links, moved, text
 from tests.told import outcomes
 
 PAGES = [f"/{number}" for number in range(8)]
@@ -57,6 +57,27 @@ def test_a_hop_that_is_held_back_is_asked_again(place: Place, valkey: RunningSer
         assert run.err.count("held back: robots.txt of") == 2
         check_walked_by_the_rules(valkey, one)
         check_walked_by_the_rules(valkey, three)
+
+
+def test_rules_that_lie_where_nobody_may_go_forbid_everything(place: Place, valkey: RunningServer) -> None:
+    """The site itself may be visited, and nobody would refuse its pages."""
+    with SmallSite({"/robots.txt": moved("http://10.1.2.3/robots.txt"), "*": links("/1")}) as site:
+        run = crawl(place, valkey, site)
+        assert site.paths == ["/robots.txt"]
+        assert outcomes(valkey) == {}
+        assert f"{site.site} rests for" in run.err
+        assert "--again walks it anew" not in run.err
+
+
+def test_rules_that_cannot_be_decoded_are_read_as_they_come(place: Place, valkey: RunningServer) -> None:
+    """Some servers name an alphabet where an encoding is meant."""
+    odd = Reply(200, {"Content-Type": "text/plain", "Content-Encoding": "utf-8"}, RULES)
+    with SmallSite({"/robots.txt": odd, "*": links("/no")}, "127.0.1.1") as site:
+        crawl(place, valkey, site, DOWNLOAD_DELAY=0.5)
+        assert site.paths == ["/robots.txt", "/robots.txt", "/"]
+        first, second = site.times("/robots.txt")
+        assert second - first >= 0.45
+        assert outcomes(valkey)[f"{site.site}/no"] == "denied"
 
 
 def test_an_old_robots_txt_is_read_anew_by_one(place: Place, valkey: RunningServer) -> None:

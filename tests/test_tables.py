@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, Table, make_url, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, inspect, make_url, select, text
 
 from crawler.records import (
     OrderWord,
@@ -33,7 +34,7 @@ from crawler.records import (
     hash64,
     pack_links,
 )
-from crawler.store import database
+from crawler.store import copying, database, literals, writing
 from crawler.store.database import (
     DatabaseAway,
     DatabaseError,
@@ -45,9 +46,10 @@ from crawler.store.database import (
 )
 from crawler.store.reading import summary
 from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites
+from crawler.store.upserts import Upsert
 from crawler.store.writing import Counts, Letter, Stored, bury, clean, entry_number, store
 from tests.conftest import MakeDatabase
-from tests.databases import KINDS
+from tests.databases import KINDS, POSTGRES
 from tests.servers import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -319,6 +321,64 @@ def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh:
     assert check_version(engine) == database.KNOWN[-1]
 
 
+REVISION_0004 = {
+    "pages": (
+        *("charset", "language", "content_hash", "media", "outside_hosts", "mail_domains", "ftp_domains"),
+        *("robots", "keywords", "etag", "last_modified", "address", "wire_size", "warc_file", "warc_offset"),
+        *("warc_length", "extracted_at"),
+    ),
+    "fetches": ("wire_size", "connect_ms", "head_ms", "body_ms", "content_hash"),
+}
+
+
+def names_of(engine: Engine, table: str) -> set[str]:
+    return {column["name"] for column in inspect(engine).get_columns(table)}
+
+
+@every_kind
+def test_what_a_page_says_is_empty_for_pages_of_before(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    at_revision(engine, "0003")
+    assert not names_of(engine, "pages") & set(REVISION_0004["pages"])
+    put_first_page(engine)
+    migrate(engine)
+    (row,) = rows(engine, pages)
+    assert (row["url"], row["links"]) == (SITE + "/old", b"12345678")
+    assert {row[name] for name in REVISION_0004["pages"]} == {None}
+    put(engine, page("/old", 2_000, language="ko", media={"image": 3}, connect_ms=7))
+    (row,), (turn,) = rows(engine, pages), rows(engine, fetches)
+    assert (row["language"], row["media"], turn["connect_ms"]) == ("ko", '{"image":3}', 7)
+
+
+@every_kind
+def test_columns_that_a_killed_migration_left_are_taken_up(kind: str, fresh: OpenFresh) -> None:
+    """MariaDB commits each column by itself."""
+    engine = fresh(kind)
+    at_revision(engine, "0003")
+    with transaction(engine) as connection:
+        connection.execute(text("ALTER TABLE pages ADD COLUMN charset VARCHAR(32)"))
+        connection.execute(text("ALTER TABLE fetches ADD COLUMN wire_size BIGINT"))
+    migrate(engine)
+    for table, columns in REVISION_0004.items():
+        assert set(columns) <= names_of(engine, table)
+
+
+@every_kind
+def test_what_a_page_says_can_be_taken_back(kind: str, fresh: OpenFresh) -> None:
+    engine = fresh(kind)
+    migrate(engine)
+    put(engine, page("/", language="ko"))
+    config = Config()
+    config.set_main_option("script_location", "crawler.store:migrations")
+    with transaction(engine) as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0003")
+    for table, columns in REVISION_0004.items():
+        assert not names_of(engine, table) & set(columns)
+    migrate(engine)
+    assert column(engine, pages, "language") == [None]
+
+
 @every_kind
 def test_a_revision_can_be_taken_back(kind: str, fresh: OpenFresh) -> None:
     engine = fresh(kind)
@@ -536,7 +596,7 @@ def test_page_of_an_unknown_site_makes_it_known(filled: OpenFresh) -> None:
         **dict.fromkeys(
             ("found_at", "source", "ended_at", "reason", "ended_entry", "found_entry", "alias_of")
         ),
-        **dict.fromkeys(("stopped", "stopped_reason", "stopped_entry", "budget", "budget_entry")),
+        **dict.fromkeys(("stopped", "stopped_reason", "stopped_entry", "budget", "budget_entry", "pending")),
         "site_id": 0,
         "site": SITE,
         "state": "queued",
@@ -669,6 +729,157 @@ def test_record_without_an_origin_has_no_history(filled: OpenFresh) -> None:
 )
 def test_entry_numbers_follow_the_stream(earlier: str, later: str) -> None:
     assert entry_number(earlier) < entry_number(later) < 2**63
+
+
+# --- Every field into its column --------------------------------------------------------------------------
+
+
+def a_full_page(number: int) -> Page:
+    """A page with another value in every field."""
+    texts = ("error", "sha256", "duplicate_of", "redirect", "canonical", "content_type", "charset", "title")
+    more = ("description", "language", "content_hash", "etag", "last_modified", "address", "warc_file")
+    numbers = ("status", "depth", "tries", "size", "latency_ms", "wire_size", "connect_ms", "head_ms")
+    rest = ("body_ms", "warc_offset", "warc_length")
+    lists = ("outside_hosts", "mail_domains", "ftp_domains", "robots", "keywords")
+    return Page(
+        site=SITE,
+        path=f"/{number}",
+        fetched_at=1_000_000 + number,
+        outcome="duplicate",
+        agent="h-1",
+        run="r",
+        seq=number,
+        media={"image": number, "video": 2},
+        **{name: f"{name} {number}" for name in (*texts, *more)},  # type: ignore[arg-type]
+        **{name: 100 * place + number for place, name in enumerate((*numbers, *rest), 1)},  # type: ignore[arg-type]
+        **{name: [f"{name} {number}", "'\\é"] for name in lists},  # type: ignore[arg-type]
+    )
+
+
+# Columns that are not the field of that name as it is.
+MADE = {
+    "pages": ("site_id", "url_hash", "url", "state", "duplicate_of", "links", "media", "extracted_at"),
+    "fetches": ("site_id", "url_hash"),
+}
+
+
+@every_kind
+@pytest.mark.parametrize("many", [3, 100])  # of a few and of many, PostgreSQL is told in other ways
+def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    given = [a_full_page(number) for number in range(1, many + 1)]
+    put(engine, *given, links=pack_links(["x"]))
+    for table in (pages, fetches):
+        stored = {row["fetched_at"]: row for row in rows(engine, table)}
+        assert len(stored) == many
+        for one in given:
+            row = stored[one.fetched_at]
+            fields = msgspec.structs.asdict(one)
+            for name in set(row) - set(MADE[table.name]):
+                wanted = fields[name]
+                came = json.loads(row[name]) if isinstance(wanted, list) else row[name]
+                assert came == wanted, name
+            assert (row["site_id"], row["url_hash"]) == (hash64(SITE), hash64(one.url))
+    row = {row["url"]: row for row in rows(engine, pages)}[SITE + "/1"]
+    assert (row["state"], row["duplicate_of"]) == ("visited", f"{SITE}duplicate_of 1")
+    assert (json.loads(row["media"]), row["links"]) == ({"image": 1, "video": 2}, pack_links(["x"]))
+
+
+@pytest.mark.parametrize("upsert", [one for one in vars(writing).values() if isinstance(one, Upsert)])
+def test_rows_have_their_values_in_the_order_of_the_table(upsert: Upsert) -> None:
+    places = [list(upsert.table.columns.keys()).index(name) for name in upsert.columns]
+    assert places == sorted(places)
+    assert upsert.columns[: len(upsert.key)] == upsert.key or upsert.key in (("digest",), ("stream_id",))
+    assert set(upsert.changed) <= set(upsert.columns)
+
+
+def test_no_column_of_a_page_is_left_out() -> None:
+    for upsert in (writing.PAGES, writing.FETCHES, writing.RUNS, writing.CHECKS):
+        assert set(upsert.columns) | {"id"} == set(upsert.table.columns.keys()) | {"id"}
+    assert set(writing.PAGES.changed) == set(writing.PAGES.columns) - {"site_id", "url_hash", "url"}
+
+
+# --- How each database takes many rows --------------------------------------------------------------------
+
+
+@every_kind
+def test_many_rows_follow_the_rules_of_few(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    put(engine, *(page(f"/{n}", 2_000 + n, title="first") for n in range(0, 200, 2)))
+    put(engine, *(page(f"/{n}", 1_000 + 1_000 * (n % 4) + n, title="second") for n in range(200)), first=9)
+    titles = {row["url"].rpartition("/")[2]: row["title"] for row in rows(engine, pages)}
+    assert len(titles) == 200
+    # 1,000 + n is older than what was there, 3,000 + n newer; odd ones were not there.
+    assert {title for n, title in titles.items() if int(n) % 4 == 0} == {"first"}
+    assert {title for n, title in titles.items() if int(n) % 4} == {"second"}
+    assert len(rows(engine, fetches)) == 300
+
+
+@every_kind
+def test_a_batch_may_hold_the_same_page_and_the_same_turn_many_times(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    same = [page(f"/{n % 30}", 5_000 - n, seq=n % 30, title=f"turn {n}") for n in range(300)]
+    put(engine, *same)
+    assert sorted(column(engine, pages, "title")) == sorted(f"turn {n}" for n in range(30))
+    assert sorted(column(engine, fetches, "seq")) == list(range(30))
+    assert sorted(column(engine, fetches, "fetched_at")) == sorted(5_000 - n for n in range(30))
+
+
+@every_kind
+def test_many_rows_on_both_sides_of_an_order_to_forget(kind: str, filled: OpenFresh) -> None:
+    engine = filled(kind)
+    before = [page(f"/old{n}", 1_000 + n) for n in range(60)]
+    after = [page(f"/new{n}", 3_000 + n) for n in range(40)]
+    put(engine, *before, ordered("forget"), *after)
+    assert sorted(column(engine, pages, "url")) == sorted(SITE + one.path for one in after)
+    assert sorted(column(engine, fetches, "seq")) == [3_000 + n for n in range(40)]
+
+
+@pytest.mark.parametrize("kind", KINDS[1:2])
+def test_a_connection_that_breaks_under_a_copy_is_an_outage(
+    kind: str, filled: OpenFresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, other = filled(kind), create_engine(POSTGRES)
+    copy = copying._copy
+
+    def cut_off(connection: Connection, *given: Any) -> None:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+        with other.connect() as killer:
+            killer.execute(text(f"SELECT pg_terminate_backend({pid})"))
+        copy(connection, *given)
+
+    monkeypatch.setattr(copying, "_copy", cut_off)
+    with pytest.raises(DatabaseAway):
+        put(engine, *(page(f"/{n}", 1_000 + n) for n in range(100)))
+    monkeypatch.undo()
+    put(engine, *(page(f"/{n}", 1_000 + n) for n in range(100)))
+    assert len(rows(engine, pages)) == 100
+    other.dispose()
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])
+@pytest.mark.parametrize("mode", ["", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI"])
+def test_spelt_out_texts_are_the_same_under_every_rule_of_the_server(
+    kind: str, mode: str, filled: OpenFresh
+) -> None:
+    engine = filled(kind)
+    given = [page(f"/{n}", 1_000 + n, title=title, keywords=[title]) for n, title in enumerate(HOSTILE)]
+    with transaction(engine) as connection:
+        connection.execute(text(f"SET SESSION sql_mode = CONCAT(@@sql_mode, ',{mode}')"))
+        store(connection, [Stored("1-0", one, os.urandom(80)) for one in given])
+    found = {row["url"]: row for row in rows(engine, pages)}
+    assert {url: row["title"] for url, row in found.items()} == {one.url: one.title for one in given}
+    assert all(json.loads(found[one.url]["keywords"]) == [one.title] for one in given)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:])
+def test_more_rows_than_one_statement_takes(
+    kind: str, filled: OpenFresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(literals, "MOST_CHARACTERS", 3_000)
+    engine = filled(kind)
+    put(engine, *(page(f"/{n}", 1_000 + n, title="x" * 40 * n) for n in range(1, 101)))
+    assert sorted(column(engine, pages, "title")) == ["x" * 40 * n for n in range(1, 101)]
 
 
 # --- Dead letters -----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from scrapy.settings import Settings
 
 from crawler.agent.errors import NotSent
 from crawler.agent.foreign_handlers import ForeignHandlers
+from tests.asking import asking
 from tests.crawling import QUICK, ROOT, Place, Run, fetched, robots_read
 from tests.farm import Farm
 from tests.raw_server import Exchange, RawServer, in_loop
@@ -786,10 +787,10 @@ async def test_a_stock_handler_is_not_asked_while_the_lease_may_be_gone() -> Non
     )
     middleware = ForeignHandlers.from_crawler(Crawler(Spider, settings))
     try:
-        held = Request("http://127.0.0.1/", meta={"sending": lambda: False})
+        held = Request("http://127.0.0.1/", meta=asking(lambda: False))
         with pytest.raises(NotSent, match="held back"):
             await middleware.process_request(held)
-        sent = Request("http://127.0.0.1/", meta={"sending": lambda: True})
+        sent = Request("http://127.0.0.1/", meta=asking(lambda: True))
         await middleware.process_request(sent)
         assert sent.meta["download_timeout"] == 45
     finally:

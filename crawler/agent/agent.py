@@ -14,6 +14,7 @@ import heapq
 import itertools
 import logging
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,11 +28,13 @@ from crawler.agent import robots
 from crawler.agent.answers import LONGEST_REST_SECONDS
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
 from crawler.agent.outbox import Outbox
+from crawler.agent.pages import NotKeptError
 from crawler.agent.seeding import NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.slots import Slot
+from crawler.agent.stream_watch import StreamWatch
 from crawler.sites import connection
-from crawler.sites.queue import Depth, SiteQueue
+from crawler.sites.queue import SiteQueue
 from crawler.sites.scope import Scope
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from crawler.agent.names import Names
+    from crawler.agent.pages import Chain
     from crawler.options import Options
 
 logger = logging.getLogger("agent")
@@ -60,13 +64,17 @@ NAMED_AT_THE_END = 10
 class Agent:
     """The state and the tasks of one agent. `wake` is called whenever a page may have become ready."""
 
-    def __init__(self, crawler: Crawler, options: Options, names: Names, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, crawler: Crawler, options: Options, names: Names, chain: Chain, wake: Callable[[], None]
+    ) -> None:
         settings = crawler.settings
         self.options = options
         self.crawler = crawler
         self.scope = Scope(options)
-        self.max_url_length: int = settings.getint("URLLENGTH_LIMIT")
+        self.max_url_length: int = settings.getint("URLLENGTH_LIMIT") or sys.maxsize
         self.ended = False  # nothing is left anywhere, or something went wrong for good
+        self._chain = chain
+        self._stuck = False  # what records refer to cannot be kept
         self._wake = wake
         self._client = connection.connect(settings)
         self.queue = SiteQueue(self._client, options)
@@ -86,7 +94,7 @@ class Agent:
         )
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
         self._tie = itertools.count()
-        self._paused = False  # the results stream is too long
+        self._stream = StreamWatch(options.stream_max_records, options.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -123,6 +131,7 @@ class Agent:
                 len(self.outbox),
                 str(error) or f"no answer within {PARTING_SECONDS:.0f} s",
             )
+        self._chain.close()
         await self._client.aclose()
 
     async def _stop_loops(self) -> None:
@@ -145,7 +154,7 @@ class Agent:
                 await self.seeding.queue_met()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
-            except (RedisError, OSError):
+            except (RedisError, OSError, NotKeptError):
                 await asyncio.sleep(back_off.next())
             else:
                 return
@@ -175,20 +184,33 @@ class Agent:
         while not self.session.stopping.is_set():
             self.leasing.stop(await self.session.renew())
             self.session.say_back()
-            self._watch_stream(await self.queue.depth())
+            if self._stream.look(await self.queue.depth()):
+                self._wake()
             await self.leasing.find_orphans()
             await self.seeding.refresh_scope()
             await self.session.pause(min(self.options.lease_seconds / 3, LONGEST_RENEWAL_SECONDS))
 
     async def _flush_loop(self) -> None:
         while not self.session.stopping.is_set():
-            await self._flush()
+            try:
+                await self._flush()
+            except NotKeptError as error:
+                self._say_stuck(error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.outbox.due.wait(), self.options.flush_seconds)
+
+    def _say_stuck(self, error: NotKeptError) -> None:
+        if not self._stuck:
+            self._stuck = True
+            logger.warning("%s; finished pages wait until it can be written", error)
 
     async def _flush(self) -> None:
         """Publish what is finished by now, and before it the sites that it links to: nobody would find them again."""
         self.outbox.pack()
+        self._chain.flush()
+        if self._stuck:
+            self._stuck = False
+            logger.warning("what finished pages refer to can be written again")
         met = await self.seeding.queue_met()
         if met:
             self.leasing.asks.set()
@@ -307,22 +329,7 @@ class Agent:
         return True
 
     def _may_fetch(self) -> bool:
-        return self.session.holds and not self._paused and not self.outbox.full
-
-    def _watch_stream(self, depth: Depth) -> None:
-        most = self.options.stream_max_records
-        if depth.records >= most and not self._paused:
-            self._paused = True
-            logger.warning(
-                "%d records wait in the results stream (STREAM_MAX_RECORDS %d): fetching pauses; is a coordinator "
-                "running?",
-                depth.records,
-                most,
-            )
-        elif self._paused and depth.records <= most // 2:
-            self._paused = False
-            logger.warning("the results stream is down to %d records: fetching goes on", depth.records)
-            self._wake()
+        return self.session.holds and not (self._stream.paused or self.outbox.full or self._chain.full)
 
     # --- the end ---
 

@@ -5,23 +5,24 @@ itself is a Transfer (crawler/agent/transfer.py), carried by the Wire (crawler/a
 share. Nothing of libcurl is seen outside of these three.
 
 A limit of 0 in DOWNLOAD_MAXSIZE means none. Redirects are not followed here; each hop is a request of its own and
-passes the guard. Bodies are decoded (gzip, deflate, br); what cannot be decoded is fetched once more and given as
-it is, with the flag "not_decoded".
+passes the guard. Bodies are decoded (gzip, deflate, br), and no other encoding is asked for. One that cannot be
+decoded is NotDecoded; the next request for its URL is given the body as it comes, with the flag "not_decoded".
+A robots.txt (by its Errand) that is longer than ROBOTS_MAX_BYTES is cut off behind them, with the flag "cut_off".
 
 Reads of `request.meta`: download_timeout (caps each stage), download_maxsize, download_warnsize,
-download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate.
-Writes: download_latency (seconds until the head was complete); encoded = (content encoding, bytes on the wire)
-where a body was decoded; stage_times = name_s, connect_s, tls_s, head_s, body_s in seconds (None = the stage was
-not finished) and reused: then connect_s and tls_s are 0 and say nothing about the site. Also set on failure.
+download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (an Errand, whose `sending` is
+asked at the last moment; see crawler/agent/errands.py).
+Writes: download_latency (seconds until the head was complete); raw_head (lines of the answer's head as they came);
+encoded = (content encoding, bytes on the wire) where a body was decoded; stage_times = name_s, connect_s, tls_s,
+head_s, body_s in seconds (None = the stage was not finished) and reused: then connect_s and tls_s are 0 and say
+nothing about the site. The last is also set on failure.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from scrapy.core.downloader.handlers.base import BaseDownloadHandler
 from scrapy.exceptions import (
@@ -31,16 +32,17 @@ from scrapy.exceptions import (
 )
 from scrapy.utils._download_handlers import get_dataloss_msg, get_warnsize_msg
 from scrapy.utils.httpobj import urlparse_cached
-from scrapy.utils.url import add_http_if_no_scheme
 
-from crawler.agent.errors import ConnectionLost, ConnectTimeout
+from crawler.agent import proxies
+from crawler.agent.errands import errand_of
+from crawler.agent.errors import ConnectionLost, ConnectTimeout, NotDecoded
 from crawler.agent.transfer import Attempt, refusal_of
-from crawler.agent.wire import leave, wire_of
+from crawler.agent.wire import ENCODINGS, leave, wire_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
+    from scrapy.http import Headers, Response
 
     from crawler.agent.limits import Limits
     from crawler.agent.transfer import Transfer
@@ -50,13 +52,14 @@ logger = logging.getLogger(__name__)
 # More addresses than this share too little of the connect limit each.
 MAX_ADDRESSES: Final = 3
 
+# URLs whose bodies could not be decoded and that are remembered until their next turn.
+MOST_UNDECODED: Final = 1000
+# What a request of a user's may ask for: all that libcurl decodes, under each of its names.
+_DECODED: Final = frozenset((*ENCODINGS.split(", "), "x-gzip", "identity", ""))
+
 _UNDECODABLE: Final = 61
 # After the head these mean that the body ended too early.
 _LOSS: Final = frozenset((16, 18, 56, 92))
-
-
-class _UndecodableError(Exception):
-    """The body is not in the encoding that the head announces."""
 
 
 class CurlDownloadHandler(BaseDownloadHandler):
@@ -72,13 +75,16 @@ class CurlDownloadHandler(BaseDownloadHandler):
         self._warn_size = crawler.settings.getint("DOWNLOAD_WARNSIZE")
         self._fail_on_loss = crawler.settings.getbool("DOWNLOAD_FAIL_ON_DATALOSS")
         self._warned_of_loss = False
+        self._undecoded: dict[str, None] = {}  # URLs, the oldest first
 
     async def download_request(self, request: Request) -> Response:
         """Fetch one request. Raises what `crawler.agent.errors` draws, and StopDownload."""
         started, meta = monotonic(), request.meta
         meta.pop("encoded", None)
+        meta.pop("raw_head", None)
         times = dict.fromkeys(("name_s", "connect_s", "tls_s", "head_s", "body_s"))
         meta["stage_times"] = {**times, "reused": False}
+        _ask_for_what_is_decoded(request.headers)
         limits = self._wire.limits.narrowed(meta)
         host = urlparse_cached(request).hostname
         if not host:
@@ -111,12 +117,14 @@ class CurlDownloadHandler(BaseDownloadHandler):
         """The proxy's URL (None = none is wanted), and where it is."""
         if not request.meta.get("proxy"):
             return None, ""
-        proxy = add_http_if_no_scheme(request.meta["proxy"])
-        parts = urlsplit(proxy)
-        if not parts.hostname or not parts.port:
-            return proxy, ""
-        address = (await self._wire.names.resolve(parts.hostname))[0]
-        return proxy, f"{parts.hostname}:{parts.port}:{address}"
+        try:
+            proxy = proxies.read(request.meta["proxy"])
+        except proxies.ProxyError as error:
+            raise UnsupportedURLSchemeError(f"{request.url}: {error}") from None
+        if proxy.port is None:
+            return proxy.url, ""
+        address = (await self._wire.names.resolve(proxy.host))[0]
+        return proxy.url, f"{proxy.host}:{proxy.port}:{address}"
 
     async def _fetch_from(
         self, addresses: list[str], host: str, request: Request, limits: Limits, started: float
@@ -139,12 +147,9 @@ class CurlDownloadHandler(BaseDownloadHandler):
         return response
 
     async def _fetch(self, attempt: Attempt, started: float) -> Response:
-        try:
-            return await self._exchange(attempt, started)
-        except _UndecodableError:
-            return await self._exchange(replace(attempt, raw=True), started)
-
-    async def _exchange(self, attempt: Attempt, started: float) -> Response:
+        errand = errand_of(attempt.request)
+        attempt.raw = attempt.request.url in self._undecoded
+        attempt.cut_size = self._wire.robots_bytes if errand is not None and errand.for_robots else 0
         transfer = self._wire.take()
         try:
             transfer.begin(attempt)
@@ -162,16 +167,28 @@ class CurlDownloadHandler(BaseDownloadHandler):
         if code == 0 and not transfer.head_at:
             # libcurl takes a head that ends with the connection for a whole one.
             raise ConnectionLost(f"{transfer.attempt.request.url}: closed before the head was complete")
-        if code == 0 or transfer.stop is not None:
-            response = transfer.response([])
-            self._warn_of_size(transfer.attempt.request, len(response.body))
-            return response
-        attempt = transfer.attempt
-        if code == _UNDECODABLE and not attempt.raw and attempt.request.method == "GET":
-            raise _UndecodableError
+        if code == 0 or transfer.stop is not None or transfer.cut_off:
+            return self._complete(transfer)
+        if code == _UNDECODABLE:
+            raise self._not_decoded(transfer, text)
         if transfer.head_at and code in _LOSS:
             return self._incomplete(transfer, text)
         raise transfer.error(code, text)
+
+    def _complete(self, transfer: Transfer) -> Response:
+        attempt = transfer.attempt
+        response = transfer.response(["cut_off"] if transfer.cut_off else [])
+        if attempt.raw:
+            self._undecoded.pop(attempt.request.url, None)
+        self._warn_of_size(attempt.request, len(response.body))
+        return response
+
+    def _not_decoded(self, transfer: Transfer, text: str) -> NotDecoded:
+        """The body is not in the encoding that its head names; asking at once would be earlier than the site allows."""
+        self._undecoded[transfer.attempt.request.url] = None
+        if len(self._undecoded) > MOST_UNDECODED:
+            del self._undecoded[next(iter(self._undecoded))]
+        return NotDecoded(f"{transfer.error(_UNDECODABLE, text)}; the next try takes it as it comes")
 
     def _warn_of_size(self, request: Request, size: int) -> None:
         limit = request.meta.get("download_warnsize", self._warn_size)
@@ -186,3 +203,13 @@ class CurlDownloadHandler(BaseDownloadHandler):
             self._warned_of_loss = True
             logger.warning(get_dataloss_msg(request.url))
         raise ResponseDataLossError(f"{request.url}: {text}")
+
+
+def _ask_for_what_is_decoded(headers: Headers) -> None:
+    """Take out an Accept-Encoding that asks for more; libcurl then sends its own."""
+    asked: list[bytes] | None = dict.get(headers, b"Accept-Encoding")
+    if asked is None:
+        return
+    words = b",".join(asked).decode("latin-1").lower().split(",")
+    if not _DECODED.issuperset(word.partition(";")[0].strip() for word in words):
+        del headers[b"Accept-Encoding"]

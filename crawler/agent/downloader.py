@@ -2,9 +2,9 @@
 
 A slot waits for the end of each of its requests. Scrapy would end one without a word to it where a downloader
 middleware gives another request, or an answer that belongs to another request, in its place: such a request takes
-over the place, its callback included, and such an answer is the page's own. A request with a callback of its own
-cannot be both: it is fetched beside the page, and the page's turn ends with IgnoreRequest, as it does when there
-is no end of new ones.
+over the place, whatever it brings of the old one, and such an answer is the page's own. A request with a callback of
+its own cannot be both: it is fetched beside the page, and the page's turn ends with IgnoreRequest, as it does when
+there is no end of new ones.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from scrapy.core.downloader import Downloader
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
+from crawler.agent.errands import KEY, errand_of
 from crawler.agent.own_requests import default_callbacks
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from twisted.internet.defer import Deferred
 
+    from crawler.agent.errands import Errand
+
 # Requests in place of one, one after the other; logins and challenges take a few.
 MOST_IN_PLACE: Final = 20
-# Where they are counted in a request's meta.
-COUNT: Final = "in_place"
 
 
 class TurnDownloader(Downloader):
@@ -34,37 +35,40 @@ class TurnDownloader(Downloader):
 
     def fetch(self, request: Request, spider: Spider | None = None) -> Deferred[Response | Request]:  # noqa: ARG002
         """What came for the request through all downloader middlewares: its response, or a request in its place."""
+        errand = errand_of(request)
+        if errand is not None and not errand.under_way:
+            # A copy that goes around the queue: no slot sends it.
+            del request.meta[KEY]
+            errand = None
         fetched: Deferred[Response | Request] = super().fetch(request)
-        if "slot" not in request.meta:
-            return fetched
-        # All slots share one download slot, which AutoThrottle would slow down for every site.
-        request.meta["autothrottle_dont_adjust_delay"] = True
-        return fetched.addCallback(partial(self._kept, request))
+        return fetched if errand is None else fetched.addCallback(partial(self._kept, request, errand))
 
-    def _kept(self, request: Request, came: Response | Request) -> Response | Request:
+    def _kept(self, request: Request, errand: Errand, came: Response | Request) -> Response | Request:
         if isinstance(came, Request):
-            return self._in_place(request, came)
+            return self._in_place(request, errand, came)
         if came.request is not None and came.request is not request:
             for key, value in came.request.meta.items():
                 request.meta.setdefault(key, value)
         came.request = request
         if "cached" in came.flags:
             # Nobody was asked, so the site's delay has nothing to count from.
-            request.meta["slot"].started_at = 0.0
+            errand.slot.started_at = 0.0
         return came
 
-    def _in_place(self, request: Request, came: Request) -> Request:
-        count = request.meta.get(COUNT, 0) + 1
-        if count > MOST_IN_PLACE:
+    def _in_place(self, request: Request, errand: Errand, came: Request) -> Request:
+        errand.replaced += 1
+        if errand.replaced > MOST_IN_PLACE:
             raise IgnoreRequest(f"middlewares put {MOST_IN_PLACE} requests in its place, one after the other")
-        if came.callback == request.callback:
-            came.meta[COUNT] = count
-            return came
-        if came.callback not in default_callbacks(self.crawler.spider):
+        known = (request.callback, errand.callback, *default_callbacks(self.crawler.spider))
+        if came.callback not in known:
             self.crawler.engine.crawl(came)
             raise IgnoreRequest(f"a middleware put {came.url} with a callback of its own in its place")
-        return came.replace(
+        # What a copy lacks was taken out of it, as the proxy by a redirect to another scheme.
+        meta = came.meta if errand_of(came) is errand else {**request.meta, **came.meta}
+        errand.heir = came.replace(
             callback=request.callback,
             errback=request.errback,
-            meta={**came.meta, **request.meta, COUNT: count},
+            cb_kwargs=came.cb_kwargs or request.cb_kwargs,
+            meta={**meta, **errand.meta, KEY: errand},
         )
+        return errand.heir

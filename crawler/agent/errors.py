@@ -13,7 +13,9 @@
     ├── ConnectionLost                -6     closed or reset before the head was complete
     ├── TlsError                      -7     handshake failed, or the certificate is not trusted
     └── MalformedAnswer              -12     not HTTP, or HTTP that cannot be believed
+        └── NotDecoded               -12     the body is not in the encoding that its head names
     ResponseDataLossError             -8     the body ended too early
+    StopDownload                     -13     who listens to a signal ended the download
     DownloadCancelledError           -13     the crawler itself ended the download
     ├── NotSent                      -13     the lease may have run out while it was on its way; never stored
     └── TooLarge                     -11     body above the limit, on the wire or decoded
@@ -22,7 +24,7 @@
 
 The branches are ours, their stems are Scrapy's own; so its retry middleware and errbacks work unchanged:
 timeouts, failures and refused connections are retried by default, refused addresses and too large answers
-are not.
+are not. A page gets another turn for what may pass: not for what the crawler, a setting or the URL decides.
 Hides nothing; raises nothing by itself.
 """
 
@@ -41,6 +43,7 @@ from scrapy.exceptions import (
     DownloadTimeoutError,
     IgnoreRequest,
     ResponseDataLossError,
+    StopDownload,
     UnsupportedURLSchemeError,
 )
 
@@ -77,6 +80,10 @@ class MalformedAnswer(DownloadFailedError):
     """What came is not HTTP, or HTTP that contradicts itself."""
 
 
+class NotDecoded(MalformedAnswer):
+    """The body is not in the encoding that its head names, or in an unknown one; the next try takes it as it comes."""
+
+
 class NotSent(DownloadCancelledError):
     """The request was held back at the last moment: its `sending` said no. The page's turn did not take place."""
 
@@ -108,6 +115,11 @@ _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (IgnoreRequest, -14),
 )
 
+# No answer, or a broken one. Refused addresses, robots and sizes stay as they are.
+_PASSING: Final = frozenset({-1, -2, -3, -4, -5, -6, -7, -8, -12, OTHER})
+# What the crawler itself, a setting or the URL decides, it decides so again; other handlers raise the plain kinds.
+_LASTING: Final = (StopDownload, DownloadCancelledError, UnsupportedURLSchemeError)
+
 # Of libcurl's error numbers, those that say more than "failed"; timeouts and sizes need the limit in words.
 _OF_LIBCURL: Final[dict[int, type[Exception]]] = {
     **dict.fromkeys((1, 3, 67), UnsupportedURLSchemeError),
@@ -122,6 +134,11 @@ _OF_LIBCURL: Final[dict[int, type[Exception]]] = {
 def status_code_of(error: BaseException) -> int:
     """The negative status code that is stored for a failed download; `OTHER` for what is not in the tree."""
     return next((code for kind, code in _STATUS_CODES if isinstance(error, kind)), OTHER)
+
+
+def worth_another_try(error: BaseException) -> bool:
+    """Whether a later try may bring what this one did not."""
+    return status_code_of(error) in _PASSING and not isinstance(error, _LASTING)
 
 
 def error_of_libcurl(code: int) -> type[Exception]:

@@ -1,9 +1,10 @@
 """What holds where DOWNLOAD_HANDLERS names another handler than ours, as one of Scrapy's own.
 
-Names are looked up and judged by the guard, and the lease is looked at, right before the handler gets the request;
-our own handler does both at the socket. The stages' time limits become one for the whole download. What no
-middleware can do (the guard on a connection that the handler makes, limits of the head, stage times) is told in one
-line at start. Raises AddressRefused, NotSent and CannotResolveHostError; without a foreign handler it is not built.
+Names are looked up and judged by the guard, also where a proxy is asked, and the lease is looked at, right before
+the handler gets the request; our own handler does both at the socket. The stages' time limits become one for the
+whole download. What no middleware can do (the guard on a connection that the handler makes, limits of the head, stage
+times) is told in one line at start. Raises AddressRefused, NotSent and CannotResolveHostError; without a foreign
+handler it is not built.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
 from crawler.agent.download import CurlDownloadHandler
+from crawler.agent.errands import errand_of
 from crawler.agent.errors import NotSent
 from crawler.agent.transfer import refusal_of
 from crawler.agent.wire import leave, wire_of
@@ -39,7 +41,8 @@ class ForeignHandlers:
         crawler.signals.connect(self.close, signal=signals.engine_stopped)
         self._schemes = frozenset(handlers)
         limits = self._wire.limits
-        self._seconds = limits.connect.seconds + limits.head.seconds + limits.body.seconds
+        stages = limits.connect.seconds + limits.head.seconds + limits.body.seconds
+        self._seconds = min(stages, self._wire.timeout)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> ForeignHandlers:
@@ -66,11 +69,14 @@ class ForeignHandlers:
         parts = urlparse_cached(request)
         if parts.scheme not in self._schemes:
             return
-        if not request.meta.get("proxy"):
-            await self._guard(request.url, parts.hostname or "")
+        await self._guard(request.url, parts.hostname or "")
         request.meta.setdefault("download_timeout", self._seconds)
-        sending = request.meta.get("sending")
-        if sending is not None and not sending():
+        errand = errand_of(request)
+        if errand is None:
+            return
+        if errand.for_robots and 0 < self._wire.limits.size < self._wire.robots_bytes:
+            request.meta["download_maxsize"] = self._wire.robots_bytes
+        if not errand.sending():
             raise NotSent(f"{request.url}: held back")
 
     async def _guard(self, url: str, host: str) -> None:

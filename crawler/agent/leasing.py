@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from crawler.agent.errands import errand_of
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.slots import Slot
@@ -268,11 +269,11 @@ class Leasing:
             return
         if self._slots.get(slot.site) is slot:
             del self._slots[slot.site]
-        if slot.own_requests:
+        # A page's request that a middleware replaced is none of them: its turn comes with the site's next lease.
+        own = sum((errand := errand_of(one)) is None or errand.own for one in slot.own_requests or ())
+        if own:
             logger.warning(
-                "%s: %d requests of the spider's own were not sent: the site went back",
-                slot.site,
-                len(slot.own_requests),
+                "%s: %d requests of the spider's own were not sent: the site went back", slot.site, own
             )
         self.asks.set()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -86,11 +86,16 @@ class Links(NamedTuple):
 
 def document(body: bytes, content_type: str) -> Any:
     """The parsed page (an lxml element), or None where there is nothing to parse."""
+    return parsed(body, lambda: encoding_of(body, content_type))
+
+
+def parsed(body: bytes, encoding: Callable[[], str]) -> Any:
+    """The same for a page of which it is known, or to be found out, what it is written in."""
     if not body.strip():
         return None
     try:
         # A zero would end an attribute; without them even UTF-16 that nothing tells gives its links.
-        text = _as_utf8(body, content_type).replace(b"\0", b"")
+        text = _as_utf8(body, encoding()).replace(b"\0", b"")
         return etree.fromstring(_parsable(text), _PARSER)
     except (etree.XMLSyntaxError, ValueError):
         return None
@@ -108,12 +113,19 @@ def robots_directives(root: Any, header: str) -> set[str]:
 
 def links(root: Any, url: str, site: str, most: int, length: int, encoding: Encoding = None) -> Links:
     """The page's links: the first `most`, each at most `length` characters as a URL."""
+    return placed(hrefs(root, most), root, url, site, length, encoding)
+
+
+def placed(
+    found: Iterable[str], root: Any, url: str, site: str, length: int, encoding: Encoding = None
+) -> Links:
+    """Where `hrefs` of the page lead, as far as they lead to pages."""
     inside: dict[str, None] = {}
     outside: dict[str, list[str]] = {}
     if root is None:
         return Links([], outside)
     base = _Base(_base(root, url, encoding), site, length, encoding)
-    for href in _hrefs(root, most):
+    for href in found:
         place = base.place(href)
         if place is None:
             continue
@@ -122,6 +134,23 @@ def links(root: Any, url: str, site: str, most: int, length: int, encoding: Enco
         else:
             outside.setdefault(place[0], []).append(place[1])
     return Links(list(inside), outside)
+
+
+def hrefs(root: Any, most: int) -> list[str]:
+    """What the first `most` anchors of the page point to, as written, those left out that say nofollow."""
+    found: list[str] = []
+    for element in root.iter("a", "area") if root is not None else ():
+        href = element.get("href")
+        if href is None:
+            continue
+        if most <= 0:
+            break
+        most -= 1
+        rel = element.get("rel")
+        # Some part them by commas.
+        if rel is None or "nofollow" not in rel.lower().replace(",", " ").split():
+            found.append(href)
+    return found
 
 
 def named_canonical(root: Any, header: str, url: str, length: int, encoding: Encoding = None) -> str:
@@ -254,21 +283,6 @@ def _field_order(field: str) -> str:
     return field.translate(_FIELD_ORDER)
 
 
-def _hrefs(root: Any, most: int) -> Iterator[str]:
-    """What the first `most` anchors of the page point to, those left out that say nofollow."""
-    for element in root.iter("a", "area"):
-        href = element.get("href")
-        if href is None:
-            continue
-        if most <= 0:
-            return
-        most -= 1
-        rel = element.get("rel")
-        # Some part them by commas.
-        if rel is None or "nofollow" not in rel.lower().replace(",", " ").split():
-            yield href
-
-
 def _canonical_hrefs(root: Any, header: str, url: str, encoding: Encoding) -> Iterator[tuple[str, str]]:
     """All that a page names as canonical: what it starts from, and how it is written."""
     # Only in the head, where none but the page's author writes.
@@ -348,9 +362,8 @@ def _attributes(tag: bytes) -> int:
     return sum(1 for _ in _ATTRIBUTES.finditer(tag)) - 1
 
 
-def _as_utf8(body: bytes, content_type: str) -> bytes:
+def _as_utf8(body: bytes, encoding: str) -> bytes:
     """The page in UTF-8, without its BOM."""
-    encoding = encoding_of(body, content_type)
     _, bom = read_bom(body)
     if bom:
         body = body[len(bom) :]

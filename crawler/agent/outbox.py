@@ -184,6 +184,7 @@ def _report(slot: Slot) -> records.SiteEnded:
         published=slot.frontier.published,
         known=len(slot.frontier),
         over_budget=slot.frontier.over_budget,
+        pending=slot.frontier.pending,
         alias_of=slot.detail if slot.ending == "alias" else "",
         reason=_why(slot),
     )

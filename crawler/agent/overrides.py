@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
+from w3lib.url import parse_url
 
-from crawler.agent import robots
+from crawler.agent import proxies, robots
 from crawler.options import OptionError, SiteOverride
 from crawler.sites.canonical import UrlError, host_of, split
 
@@ -28,7 +29,16 @@ class Overrides:
     """The entries of SITE_OVERRIDES by what they hold for."""
 
     def __init__(self, entries: dict[str, SiteOverride]) -> None:
-        self._entries = {_key(key, entry): entry for key, entry in entries.items()}
+        self._entries: dict[str, SiteOverride] = {}
+        given: dict[str, str] = {}
+        for key, entry in entries.items():
+            _check(key, entry)
+            meant = _meant(key)
+            if meant in given:
+                raise OptionError(
+                    f"SITE_OVERRIDES names {given[meant]!r} and {key!r}, both for {meant}; wanted one of them"
+                )
+            given[meant], self._entries[meant] = key, entry
 
     def of(self, site: str) -> SiteOverride:
         """The site's own entry, else its host's, else that of the nearest name above; else one that changes nothing."""
@@ -84,18 +94,36 @@ class Dress:
             self._jar.extract_cookies(answer, Request(url))
 
 
-def _key(key: str, entry: SiteOverride) -> str:
+def _check(key: str, entry: SiteOverride) -> None:
+    """OptionError for headers and a proxy that no request can have."""
     wrong = sorted(name for name in entry.headers if name.lower() in _NOT_OVERRIDDEN)
     if wrong:
         hint = "; wanted `cookies` for it" if wrong[0].lower() == "cookie" else "; wanted any other"
         raise OptionError(f"SITE_OVERRIDES has the header {wrong[0]!r} for {key!r}{hint}")
-    dot = "." if key.startswith(".") else ""
+    if entry.proxy:
+        try:
+            proxies.read(entry.proxy)
+        except proxies.ProxyError as error:
+            raise OptionError(f"SITE_OVERRIDES has the proxy for {key!r}: {error}") from None
+
+
+def _meant(key: str) -> str:
+    """What a key holds for, in one spelling."""
+    url = key if "://" in key else f"http://{key.removeprefix('.')}"
     try:
-        if "://" in key:
-            return split(key)[0]
-        return dot + host_of(split(f"http://{key.removeprefix('.')}")[0])
+        site, path = split(url)
     except UrlError as error:
         raise OptionError(f"SITE_OVERRIDES names {key!r}: {error}; wanted a site, a host or .host") from None
+    parts = parse_url(url)
+    # A part that was left out would be sent to more sites than their owner agreed to.
+    if path != "/" or parts.fragment or "@" in parts.netloc:
+        wanted = site if url == key else host_of(site)
+        raise OptionError(f"SITE_OVERRIDES names {key!r}; wanted no more of it than {wanted}")
+    if url == key:
+        return site
+    if parts.port is not None:
+        raise OptionError(f"SITE_OVERRIDES names {key!r}, a host with a port; wanted a site like {site}")
+    return f"{'.' if key.startswith('.') else ''}{host_of(site)}"
 
 
 def _own_cookies(request: Request) -> Iterable[tuple[str, str]]:

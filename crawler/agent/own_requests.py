@@ -1,6 +1,6 @@
 """A spider's own requests: which are plain links, and which were asked for before.
 
-A plain link becomes a page of its site. Any other request of a user's carries something that a page has no room for
+A plain link becomes a page of its site. Any other request of a user's has something that a page has no room for
 (a callback, data, a body) and is fetched beside the pages: once per site in hand unless its `dont_filter` is set,
 and no more of them than the site may have pages. Raises nothing.
 """
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
+    from crawler.agent.errands import Errand
     from crawler.agent.slots import Slot
 
 logger = logging.getLogger("agent")
@@ -22,14 +23,25 @@ logger = logging.getLogger("agent")
 _WRITTEN: Final = frozenset({"depth", "is_start_request"})
 # What else is in the meta of a response; whoever copies it whole gives nothing of his own with these.
 _COPIED: Final = _WRITTEN | {
+    "cache_timestamp",
+    "cached_response",
     "download_latency",
     "download_timeout",
     "encoded",
     "proxy",
+    "raw_head",
+    "redirect_reasons",
+    "redirect_times",
+    "redirect_ttl",
+    "redirect_urls",
+    "retry_times",
     "stage_times",
     "_auth_proxy",
+    "_dont_cache",
     "_scheme_proxy",
 }
+# A link's header that Scrapy writes where REFERER_ENABLED says so.
+_NOT_GIVEN: Final = frozenset({b"Referer"})
 
 
 def default_callbacks(spider: Spider | None) -> tuple[object, ...]:
@@ -37,18 +49,33 @@ def default_callbacks(spider: Spider | None) -> tuple[object, ...]:
     return None, getattr(spider, "parse", None), getattr(spider, "_parse", None)
 
 
-def is_get_for(request: Request, callbacks: tuple[object, ...]) -> bool:
-    """Whether it asks for a page as any link does, and its answer goes to one of these callbacks."""
-    return request.method == "GET" and not request.body and request.callback in callbacks
+def beyond_link(request: Request, spider: Spider | None) -> list[str]:
+    """What makes it more than the request of a link to a page, in words; nothing for one."""
+    found = [] if request.method == "GET" else [f"the method {request.method}"]
+    if request.body:
+        found.append("a body")
+    if request.callback not in default_callbacks(spider):
+        found.append("a callback of its own")
+    return found
 
 
-def carries(request: Request, *, copied: bool) -> bool:
-    """Whether it has something for its callback or for the site that a page has no room for.
+def carried(request: Request, errand: Errand | None) -> list[str]:
+    """What it has for its callback or for the site that a page has no room for, by name.
 
-    `copied` tells that its meta was a response's.
+    `errand` tells that it is a copy of a request of ours, or has its meta: what others put in is no word of the user.
     """
-    given: tuple[Any, ...] = (request.errback, request.cb_kwargs, request.headers, request.cookies)
-    return any(given) or not request.meta.keys() <= (_COPIED if copied else _WRITTEN)
+    headers = request.headers.keys() - _NOT_GIVEN
+    if errand is not None and not errand.own and request.headers == errand.headers:
+        headers = set()
+    given: dict[str, Any] = {
+        "errback": request.errback,
+        "cb_kwargs": request.cb_kwargs,
+        "headers": headers,
+        "cookies": request.cookies,
+    }
+    written = _WRITTEN if errand is None else _COPIED
+    meta = [f"meta[{key!r}]" for key in request.meta if key not in written]
+    return [name for name, one in given.items() if one] + meta
 
 
 class OwnRequests:

@@ -1,6 +1,7 @@
-"""robots.txt for a user's own requests; that of pages is the frontier's business (crawler/agent/visits.py).
+"""robots.txt for what no frontier gave: a user's own requests, and those that a middleware puts in a page's place.
 
-What the rules forbid is never fetched: the request's errback gets RobotsDenied.
+That of pages is looked at when their turn comes (crawler/agent/visits.py). What the rules forbid is never fetched: the
+request's errback gets RobotsDenied, and the page whose place it was in has failed.
 """
 
 from __future__ import annotations
@@ -8,30 +9,37 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from crawler.agent.errands import errand_of
 from crawler.agent.errors import RobotsDenied
 from crawler.sites.canonical import split
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from crawler.agent.slots import Slot
+    from crawler.agent.errands import Errand
 
 logger = logging.getLogger("agent")
 
 
 class OwnRobots:
-    """A downloader middleware that looks at requests marked `own`, redirected ones included."""
+    """A downloader middleware, the first: redirected and replaced requests come by here once more."""
 
     def process_request(self, request: Request) -> None:
         """Raise RobotsDenied where the site's rules forbid the URL, or are another site's and not known here."""
-        if not request.meta.get("own"):
+        errand = errand_of(request)
+        if errand is None or not _is_strange(errand):
             return
-        slot: Slot = request.meta["slot"]
+        slot = errand.slot
         if split(request.url)[0] != slot.site:
-            reason = f"{request.url} is not of {slot.site}, whose request was redirected there"
+            reason = f"{request.url} is not of {slot.site}, in whose request's place it was put"
         elif slot.rules is None or not slot.rules.allows(request.url, slot.dress.user_agent):
             reason = f"robots.txt of {slot.site} forbids {request.url}"
         else:
             return
         logger.info("%s; it is not fetched", reason)
         raise RobotsDenied(reason)
+
+
+def _is_strange(errand: Errand) -> bool:
+    """Whether the frontier has not looked at the URL; robots.txt itself is read wherever it lies."""
+    return errand.own or (errand.replaced > 0 and not errand.for_robots)

@@ -2,7 +2,8 @@
 
 A page pipeline is a class with `process(page)`; it reads the answer and fills the record. It may set
 `record.outcome` to "filtered" so that only the fact of the fetch is kept. One that raises costs the page nothing
-but what it would have added: the error is logged with the page's URL and noted in the record.
+but what it would have added: the error is logged with the page's URL and noted in the record. One that keeps
+something which records refer to has `flush()` too: nothing is published before that has worked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from crawler.agent import links
+from crawler.agent import links, text
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from crawler import records
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
+    from crawler.agent.links import Links
     from crawler.agent.slots import Slot
 
 logger = logging.getLogger("pipelines")
@@ -51,12 +53,44 @@ class LoadedPage:
         return self.response.body
 
     @cached_property
+    def charset(self) -> str:
+        """What the body is written in: the name of a codec of Python's."""
+        return links.encoding_of(self.body, self.record.content_type)
+
+    @cached_property
     def document(self) -> Any:
         """The page parsed by lxml; None where it is no HTML or nothing could be parsed."""
         kind = self.record.content_type.partition(";")[0].strip().lower()
         if kind and kind not in HTML:
             return None
-        return links.document(self.body, self.record.content_type)
+        return links.parsed(self.body, lambda: self.charset)
+
+    @cached_property
+    def raw_text(self) -> str:
+        """The text that a person sees, white space as it stands; empty where there is no document."""
+        return text.visible(self.document)
+
+    @cached_property
+    def text(self) -> str:
+        """The same with one blank between words. Made when it is first asked for."""
+        return text.collapsed(self.raw_text)
+
+    @cached_property
+    def hrefs(self) -> list[str]:
+        """What the anchors point to, as written, MAX_LINKS_PER_PAGE of them, those left out that say nofollow."""
+        return links.hrefs(self.document, self.agent.options.max_links_per_page)
+
+    @cached_property
+    def links(self) -> Links:
+        """Where they lead, as canonical URLs; those that lead to no page are left out."""
+        return links.placed(
+            self.hrefs,
+            self.document,
+            self.response.url,
+            self.slot.site,
+            self.agent.max_url_length,
+            lambda: self.charset,
+        )
 
     @cached_property
     def directives(self) -> set[str]:
@@ -95,8 +129,17 @@ class LoadedPage:
         )
 
 
+class NotKeptError(Exception):
+    """What records refer to could not be written: they must wait."""
+
+
 class PagePipeline(Protocol):
-    """One step between download and stream. Built by `from_crawler(crawler)` where the class has it."""
+    """One step between download and stream. Built by `from_crawler(crawler)` where the class has it.
+
+    It may have more. `flush()` makes durable what the records so far refer to, called before they are published; where
+    it raises OSError they wait, and it is called again. `full` says that it can hold no more until then: fetching
+    pauses. `close()` is called once, after the last page.
+    """
 
     def process(self, page: LoadedPage) -> None:
         """Read the answer, fill the record. Called once per page, in the order of PAGE_PIPELINES."""
@@ -110,6 +153,7 @@ class Chain:
         self._steps: list[PagePipeline] = [
             build_from_crawler(load_object(path), crawler) for _, path in wanted
         ]
+        self._keepers: list[Any] = [step for step in self._steps if hasattr(step, "flush")]
 
     def process(self, page: LoadedPage) -> None:
         """Run every step; a step that fails is told and skipped."""
@@ -119,3 +163,28 @@ class Chain:
             except Exception as error:
                 page.record.error = f"{type(step).__name__}: {error}"[:200]
                 logger.exception("%s failed on %s", type(step).__name__, page.record.url)
+
+    def flush(self) -> None:
+        """Make durable what the records so far refer to; NotKeptError where that cannot be."""
+        for step in self._keepers:
+            try:
+                step.flush()
+            except OSError as error:
+                raise NotKeptError(f"{type(step).__name__}: {error}") from error
+
+    @property
+    def full(self) -> bool:
+        """Whether fetching must pause until `flush` has worked."""
+        return any(getattr(step, "full", False) for step in self._keepers)
+
+    def close(self) -> None:
+        """Let every step end what it has open; one that fails is told."""
+        for step in self._steps:
+            try:
+                getattr(step, "close", _nothing)()
+            except Exception:
+                logger.exception("%s could not be closed", type(step).__name__)
+
+
+def _nothing() -> None:
+    """What most steps have to close."""

@@ -17,9 +17,10 @@ from scrapy.utils.defer import deferred_from_coro
 from crawler import engine
 from crawler import options as our_options
 from crawler.agent.agent import Agent
-from crawler.agent.downloader import COUNT
-from crawler.agent.own_requests import OwnRequests, carries, default_callbacks, is_get_for
-from crawler.agent.visits import OUR_META, Visits
+from crawler.agent.errands import errand_of
+from crawler.agent.own_requests import OwnRequests, beyond_link, carried
+from crawler.agent.pages import Chain
+from crawler.agent.visits import Visits
 from crawler.agent.wire import leave, wire_of
 from crawler.sites.canonical import UrlError, split
 from crawler.sites.seeds import Seed
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
+    from crawler.agent.errands import Errand
     from crawler.agent.slots import Slot
 
 logger = logging.getLogger("agent")
 
 # Objects made and not freed until Python looks for cycles; its own 700 is passed with every page or two.
 GC_ALLOCATIONS = 20_000
-
-_NOT_COPIED = OUR_META | {COUNT}
 
 
 class RequestQueue(BaseScheduler):
@@ -47,10 +47,11 @@ class RequestQueue(BaseScheduler):
         self._wake_call: asyncio.TimerHandle | None = None
         options = our_options.read(crawler.settings)
         self._wire = wire_of(crawler)
-        self.agent = Agent(crawler, options, self._wire.names, self._wake_engine)
-        self._visits = Visits(crawler, self.agent)
+        chain = Chain(crawler, options.page_pipelines)
+        self.agent = Agent(crawler, options, self._wire.names, chain, self._wake_engine)
+        self._visits = Visits(crawler, self.agent, chain)
         self._own = OwnRequests(crawler, options.max_pages_per_site)
-        self._seeds: list[Seed] = []
+        self._told: set[str] = set()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RequestQueue:
@@ -94,13 +95,11 @@ class RequestQueue(BaseScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """A request from outside the frontier: a user's own, a start URL, or one that a middleware made anew."""
-        if self._visits.is_ours(request):
-            return self._take_back(request)
-        copied = "slot" in request.meta
-        if copied:
-            # The user copied a response's meta; what is ours in it belongs to that other request.
-            kept = {key: value for key, value in request.meta.items() if key not in _NOT_COPIED}
-            request = request.replace(meta=kept)
+        errand = errand_of(request)
+        if errand is not None and errand.heir is request:
+            return self._take_back(errand, request)
+        once_more = self._visits.is_copy(request)
+        request = self._visits.freed(request)
         if len(request.url) > self.agent.max_url_length:
             logger.info("%.80s… is longer than URLLENGTH_LIMIT (%d)", request.url, self.agent.max_url_length)
             return False
@@ -109,26 +108,24 @@ class RequestQueue(BaseScheduler):
         except UrlError as error:
             logger.warning("%s", error)
             return False
-        as_link = is_get_for(request, default_callbacks(self._crawler.spider))
-        if as_link and request.meta.get("is_start_request"):
+        more, data = beyond_link(request, self._crawler.spider), carried(request, errand)
+        if not more and request.meta.get("is_start_request"):
+            self._tell_dropped(request, "a seed", data)
             self.agent.seeding.give(Seed(site, path))
             return True
         slot = self.agent.leasing.slot_of(site)
-        if slot and as_link and not carries(request, copied=copied):
-            return self._add_page(slot, path, request.meta.get("depth", 0))
-        if slot:
+        if slot is None:
+            return self._leave_to_others(request, site, path, more, data)
+        if more or data or once_more:
             return self._fetch_beside(slot, request)
-        return self._leave_to_others(request, site, path, as_link=as_link)
+        return self._add_page(slot, path, request.meta.get("depth", 0))
 
-    def _take_back(self, request: Request) -> bool:
-        """A request of a slot that a middleware made anew: its turn comes again when the delay allows it."""
-        slot = request.meta["slot"]
-        slot.in_flight -= 1
-        if slot.live:
-            self.agent.hold(slot, request)
-        else:
-            self.agent.settle(slot)
-        return bool(slot.live)
+    def _take_back(self, errand: Errand, request: Request) -> bool:
+        """What a middleware put in a request's place: its turn comes when the delay allows it."""
+        errand.end()
+        # Also where the site goes back: what is not sent is told then.
+        self.agent.hold(errand.slot, request)
+        return errand.slot.live
 
     def _add_page(self, slot: Slot, path: str, depth: int) -> bool:
         """A link to a page of a site in hand; whether it is a new one."""
@@ -144,19 +141,36 @@ class RequestQueue(BaseScheduler):
             self.agent.hold(slot, request)
         return taken
 
-    def _leave_to_others(self, request: Request, site: str, path: str, *, as_link: bool) -> bool:
+    def _leave_to_others(
+        self, request: Request, site: str, path: str, more: list[str], data: list[str]
+    ) -> bool:
         """A site that is not in hand, whoever may hold it: a link leads there, anything else cannot be sent."""
-        if as_link:
+        if not more:
+            if self.agent.scope.has_site(site):
+                self._tell_dropped(request, "a link to a site that is not in hand", data)
             self.agent.seeding.met(site, [path])
             return True
         logger.warning(
-            "%s %s was dropped: a request with a callback of its own goes to a site that this agent holds; "
-            "wanted one to %s's own site, or a plain link",
-            request.method,
+            "%s was dropped: it has %s, and its site is not in hand; wanted a request to the site of the page that "
+            "gave it, or a plain link",
             request.url,
-            self._crawler.spider,
+            " and ".join(more),
         )
         return False
+
+    def _tell_dropped(self, request: Request, what: str, data: list[str]) -> None:
+        """Say what a page has no room for: once for each kind of data, for there may be many links."""
+        kinds = {f"{what}: {name.partition('[')[0]}" for name in data}
+        if kinds <= self._told:
+            return
+        self._told |= kinds
+        logger.warning(
+            "%s is taken as %s, without its %s; wanted SITE_OVERRIDES for what all requests to a site have, or a "
+            "request to the site of the page that gave it (told once)",
+            request.url,
+            what,
+            ", ".join(data),
+        )
 
     def _sleep(self) -> None:
         """Wake the engine when the next slot is ready."""

@@ -69,7 +69,7 @@ class Slot:
     reason: str = ""
     out_links: OutLinks | None = None  # None: no page's links were looked at yet
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
-    own_requests: deque[Request] | None = None  # a user's requests to this site
+    own_requests: deque[Request] | None = None  # a user's, and what middlewares put in another's place
     seq: int = 0
     records: list[tuple[bytes, bytes]] = field(default_factory=list)  # finished, not yet sent
     packed: Packed | None = None  # taken from `records`, with the frontier as it was then

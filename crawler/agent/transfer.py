@@ -26,6 +26,7 @@ from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
 
+from crawler.agent.errands import errand_of
 from crawler.agent.errors import (
     AddressRefused,
     BodyTimeout,
@@ -80,7 +81,8 @@ class Attempt:
     """One try to fetch one request from one address.
 
     `address` is None where a proxy makes the connection. `proxy_entry` ("host:port:address") spares libcurl the
-    look-up of the proxy. `raw` leaves the body undecoded.
+    look-up of the proxy. `raw` leaves the body undecoded. A body of more bytes than `cut_size` is cut off there,
+    whatever the limits say; 0: it is not.
     """
 
     request: Request
@@ -90,6 +92,7 @@ class Attempt:
     proxy: str | None = None
     proxy_entry: str = ""
     raw: bool = False
+    cut_size: int = 0
 
 
 class Transfer:
@@ -208,6 +211,7 @@ class Transfer:
         self.address = ""
         self.fault: Exception | None = None
         self.stop: StopDownload | None = None
+        self.cut_off = False
         self._sendings = 0
         self._forget_answer()
 
@@ -250,8 +254,8 @@ class Transfer:
         if lines != self._lines_set:
             self.curl.setopt(pycurl.HTTPHEADER, lines)
             self._lines_set = lines
-        # A HEAD only announces its size, which is no reason to refuse the answer.
-        size = 0 if attempt.request.method == "HEAD" else attempt.limits.size
+        # A HEAD only announces its size, which is no reason to refuse the answer; nor is it where the body is cut off.
+        size = 0 if attempt.cut_size or attempt.request.method == "HEAD" else attempt.limits.size
         if size != self._size_set:
             self.curl.setopt(pycurl.MAXFILESIZE_LARGE, size)
             self._size_set = size
@@ -282,7 +286,7 @@ class Transfer:
             # libcurl has the certificate only where it made the handshake.
             self._mark(pycurl.OPT_CERTINFO, 1)
             self._mark(pycurl.FRESH_CONNECT, 1)
-        if _listened_to(self._crawler, signals.bytes_received):
+        if attempt.cut_size or _listened_to(self._crawler, signals.bytes_received):
             self._mark(pycurl.WRITEFUNCTION, self._on_body)
 
     def _set_proxy(self, attempt: Attempt, proxy: str) -> None:
@@ -351,6 +355,8 @@ class Transfer:
         self.head_at = monotonic()
         self.deadline = self.head_at + self.attempt.limits.body.seconds
         self.headers = parsed(self._lines[1:])
+        # As they came, for the archive; what comes behind the body is no part of the head.
+        self.attempt.request.meta["raw_head"], self._lines = self._lines, []
         encodings = self._encodings()
         if encodings.count(",") >= MAX_ENCODINGS:
             url = self.attempt.request.url
@@ -361,6 +367,9 @@ class Transfer:
 
     def _on_body(self, data: bytes) -> int | None:
         self._body.extend(data)
+        if 0 < self.attempt.cut_size < len(self._body):
+            self.cut_off = True
+            return 0
         return self._tell(signals.bytes_received, data=data)
 
     def _tell_head(self) -> int | None:
@@ -388,8 +397,8 @@ class Transfer:
 
     def _held_back(self) -> bool:
         """Whether who asked for this request does not want it sent any more; asked at the last moment there is."""
-        sending = self.attempt.request.meta.get("sending")
-        if sending is None or sending():
+        errand = errand_of(self.attempt.request)
+        if errand is None or errand.sending():
             return False
         self.fault = NotSent(f"{self.attempt.request.url}: held back")
         return True

@@ -2,7 +2,8 @@
 
 Builds the one Request of a page at its turn, and takes answers and errors as callback and errback. A page either
 ends (published), or gets another turn; a site that is overloaded or gone rests. Answers for a lost lease are
-dropped without a trace in the results.
+dropped without a trace in the results. A user's own request to a site in hand is sent here too, and what comes goes to
+his callback.
 """
 
 from __future__ import annotations
@@ -20,33 +21,26 @@ from twisted.python.failure import Failure
 
 from crawler import engine, records
 from crawler.agent import answers, links, robots
-from crawler.agent.errors import AddressRefused, NotSent, status_code_of
-from crawler.agent.pages import Chain, LoadedPage
+from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
+from crawler.agent.errors import OTHER, AddressRefused, NotDecoded, NotSent, status_code_of, worth_another_try
+from crawler.agent.pages import LoadedPage
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
+    from crawler.agent.pages import Chain
     from crawler.agent.slots import Slot
 
 logger = logging.getLogger("agent")
 
 # Redirects of robots.txt that are followed (RFC 9309 asks for five at least).
 ROBOTS_HOPS = 5
+# Of a header's value that is kept.
+FIELD_LENGTH = 200
 # Pages denied by robots.txt in one go before the event loop gets a turn.
 DENIED_AT_A_TIME = 200
-# The frontier retries, follows and judges by itself; the answer of any status comes to us.
-PAGE_META = {
-    "download_slot": "agent",
-    "dont_redirect": True,
-    "dont_retry": True,
-    "handle_httpstatus_all": True,
-}
-
-
-# What we put into a request's meta; a user who copies a response's meta must not copy these.
-OUR_META = frozenset({*PAGE_META, "slot", "turn", "sending", "own"})
 
 
 class _Parsed(NamedTuple):
@@ -60,13 +54,18 @@ class _Parsed(NamedTuple):
 class Visits:
     """One agent's requests and their outcomes."""
 
-    def __init__(self, crawler: Crawler, agent: Agent) -> None:
+    def __init__(self, crawler: Crawler, agent: Agent, chain: Chain) -> None:
         self._crawler = crawler
         self._agent = agent
         self._options = agent.options
-        self._chain = Chain(crawler, agent.options.page_pipelines)
+        self._chain = chain
         self._parsed: list[_Parsed] = []  # pages whose callback has given something
         self._heeds_own = False
+        # What our requests have for callback and errback.
+        self._ours = (
+            *(self.loaded, self._robots_loaded, self._own_loaded),
+            *(self.failed, self._robots_failed, self._own_failed),
+        )
 
     def next_request(self, slot: Slot) -> Request | None:
         """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled."""
@@ -74,7 +73,7 @@ class Visits:
         if slot.rules is not None and now - slot.rules_read_at > self._options.robots_lifetime_seconds:
             slot.rules = None
         if slot.rules is None or slot.robots_hop:
-            return self._start(slot, self._robots_request(slot, slot.robots_hop or f"{slot.site}/robots.txt"))
+            return self._start(slot, self._held_robots(slot) or self._robots_request(slot))
         if slot.own_requests:
             return self._start(slot, self._own(slot, slot.own_requests.popleft()))
         turn = self._allowed_turn(slot, now)
@@ -84,11 +83,13 @@ class Visits:
         return self._start(slot, self._page_request(slot, turn))
 
     def _start(self, slot: Slot, request: Request) -> Request:
-        slot.in_flight += 1
         slot.started_at = asyncio.get_running_loop().time()
-        request.meta["sending"] = partial(self._agent.may_send, slot)
         slot.dress.put_on(request)
+        _errand(request).begin(request)
         return request
+
+    def _sending(self, slot: Slot) -> Callable[[], bool]:
+        return partial(self._agent.may_send, slot)
 
     def _allowed_turn(self, slot: Slot, now: float) -> Turn | None:
         assert slot.rules is not None
@@ -96,8 +97,8 @@ class Visits:
             turn = slot.frontier.take(now)
             if turn is None or slot.rules.allows(slot.site + turn.path, slot.dress.user_agent):
                 return turn
-            slot.frontier.finish(turn, counts=False)
             self._agent.publish(slot, self._record(slot, turn, "denied", -9, error="robots.txt forbids it"))
+            slot.frontier.finish(turn, counts=False)
         return None
 
     def _page_request(self, slot: Slot, turn: Turn) -> Request:
@@ -105,24 +106,36 @@ class Visits:
             slot.site + turn.path,
             callback=self.loaded,
             errback=self.failed,
-            meta={**PAGE_META, "slot": slot, "turn": turn, "depth": turn.depth},
+            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), turn), "depth": turn.depth},
             dont_filter=True,
         )
 
     # --- robots.txt ---
 
-    def _robots_request(self, slot: Slot, url: str) -> Request:
+    def _robots_request(self, slot: Slot) -> Request:
         return Request(
-            url,
+            slot.robots_hop or f"{slot.site}/robots.txt",
             callback=self._robots_loaded,
             errback=self._robots_failed,
-            meta={**PAGE_META, "slot": slot},
+            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot))},
             dont_filter=True,
         )
 
-    def _robots_loaded(self, response: Response) -> None:
-        slot: Slot = response.meta["slot"]
-        slot.in_flight -= 1
+    @staticmethod
+    def _held_robots(slot: Slot) -> Request | None:
+        """What a middleware put in the place of the request for robots.txt."""
+        held = slot.own_requests or ()
+        found = next((one for one in held if (errand := errand_of(one)) and errand.for_robots), None)
+        if found is not None:
+            assert slot.own_requests
+            slot.own_requests.remove(found)
+        return found
+
+    def _robots_loaded(self, response: Response, **_arguments: Any) -> None:
+        errand = _errand(response)
+        if not errand.end():
+            return
+        slot = errand.slot
         slot.dress.take_in(response)
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location and slot.robots_hops < ROBOTS_HOPS:
@@ -136,15 +149,27 @@ class Visits:
         self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
     def _robots_failed(self, failure: Failure) -> None:
-        slot: Slot = failure.request.meta["slot"]  # type: ignore[attr-defined]
-        slot.in_flight -= 1
-        assert failure.value is not None
-        if isinstance(failure.value, NotSent):
+        errand, error = _errand(failure.request), failure.value  # type: ignore[attr-defined]
+        assert error is not None
+        if not errand.end():
+            return
+        slot = errand.slot
+        if isinstance(error, NotSent):
             self._agent.settle(slot)
             return
-        if isinstance(failure.value, AddressRefused):
-            logger.warning("%s; --again walks it anew then", failure.value)
-        self._obey(slot, status_code_of(failure.value), b"", _one_line(failure.value))
+        if isinstance(error, NotDecoded) and slot.robots_hops < ROBOTS_HOPS and slot.live:
+            # It comes as it is when it is asked for again, and its rules are too much to do without.
+            slot.robots_hops += 1
+            slot.robots_hop = errand.url
+            self._agent.settle(slot)
+            return
+        status = status_code_of(error)
+        if isinstance(error, AddressRefused) and slot.robots_hop:
+            # The pages lie elsewhere: nobody refuses those, so the rules are merely out of reach.
+            status = OTHER
+        elif isinstance(error, AddressRefused):
+            logger.warning("%s; --again walks it anew then", error)
+        self._obey(slot, status, b"", _one_line(error))
 
     def _obey(self, slot: Slot, status: int, body: bytes, what: str, rest: float | None = None) -> None:
         slot.robots_hop, slot.robots_hops = "", 0
@@ -164,20 +189,25 @@ class Visits:
 
     # --- pages ---
 
-    def loaded(self, response: Response) -> Any:
-        """Callback of every page: what the user's `parse` gives for an answer 2xx, else nothing."""
-        slot: Slot = response.meta["slot"]
-        turn: Turn = response.meta["turn"]
-        slot.in_flight -= 1
+    def loaded(self, response: Response, **arguments: Any) -> Any:
+        """Callback of every page: what the user's `parse` gives for an answer 2xx, else nothing.
+
+        `arguments` are those of a request that a middleware put in the page's place.
+        """
+        errand = _errand(response)
+        if not errand.end():
+            return None
+        slot, turn = errand.slot, errand.turn
+        assert turn is not None
         slot.dress.take_in(response)
         if slot.lost:
             return None
         try:
-            return self._take_answer(slot, turn, response)
+            return self._take_answer(slot, turn, response, arguments)
         finally:
             self._agent.settle(slot)
 
-    def _take_answer(self, slot: Slot, turn: Turn, response: Response) -> Any:
+    def _take_answer(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
         retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
         meaning = answers.meaning(
             response.status, retry_after, turn.tries, self._options.max_tries, slot.frontier.strikes
@@ -187,7 +217,7 @@ class Visits:
         else:
             slot.frontier.strikes = 0
         if meaning.verdict == "stored":
-            return self._stored(slot, turn, response)
+            return self._stored(slot, turn, response, arguments)
         if meaning.verdict == "redirected":
             self._redirected(slot, turn, response)
         elif meaning.verdict == "again":
@@ -199,23 +229,27 @@ class Visits:
     def failed(self, failure: Failure) -> None:
         """Errback of every page: no answer came, or a middleware refused."""
         request: Request = failure.request  # type: ignore[attr-defined]
-        slot: Slot = request.meta["slot"]
-        turn: Turn = request.meta["turn"]
-        slot.in_flight -= 1
-        error = failure.value
+        errand, error = _errand(request), failure.value
         assert error is not None
-        status = status_code_of(error)
-        if slot.lost:
+        if not errand.end() or errand.slot.lost:
             return
+        assert errand.turn is not None
+        try:
+            self._take_error(errand.slot, errand.turn, request, error)
+        finally:
+            self._agent.settle(errand.slot)
+
+    def _take_error(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
         if isinstance(error, NotSent):
             slot.frontier.put_back(turn)
-        elif status in _WORTH_ANOTHER_TRY and turn.tries < self._options.max_tries:
+        elif worth_another_try(error) and turn.tries < self._options.max_tries:
             self._again(slot, turn)
         else:
-            self._publish(slot, turn, self._record(slot, turn, "failed", status, error=_one_line(error)))
-        self._agent.settle(slot)
+            record = self._record(slot, turn, "failed", status_code_of(error), error=_one_line(error))
+            _note_times(record, request.meta)
+            self._publish(slot, turn, record)
 
-    def _stored(self, slot: Slot, turn: Turn, response: Response) -> Any:
+    def _stored(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
         record = self._record(slot, turn, "stored", response.status, response)
         page = LoadedPage(self._agent, slot, turn, response, record)
         page.held = True
@@ -223,7 +257,7 @@ class Visits:
         if turn.path == "/" and self._options.find_aliases and slot.address and record.size:
             self._agent.ask_for_alias(slot, record.sha256)
         assert self._crawler.spider
-        parse = partial(self._crawler.spider._parse, response)
+        parse = partial(self._crawler.spider._parse, response, **arguments)
         return self._parse(slot, response.request, parse, page.release)
 
     def _parse(
@@ -250,8 +284,8 @@ class Visits:
         under_way = engine.in_progress(self._crawler)
         if request is None or request in under_way:
             return request
-        mark = _mark(request)
-        return next((one for one in under_way if _mark(one) is mark), None)
+        errand = _errand(request)
+        return next((one for one in under_way if errand_of(one) is errand), None)
 
     def end_parsed(self) -> None:
         """End the turns of those pages of which nothing is under way any more; called whenever the engine asks on."""
@@ -289,8 +323,8 @@ class Visits:
         slot.frontier.set_back(turn, asyncio.get_running_loop().time() + pause)
 
     def _publish(self, slot: Slot, turn: Turn, record: records.Page, out_links: bytes = b"") -> None:
-        slot.frontier.finish(turn)
         self._agent.publish(slot, record, out_links)
+        slot.frontier.finish(turn)
 
     def _record(
         self,
@@ -312,9 +346,7 @@ class Visits:
             error=error,
         )
         if response is not None:
-            record.size = len(response.body)
-            record.latency_ms = int(response.meta.get("download_latency", 0.0) * 1000)
-            record.content_type = (response.headers.get("Content-Type") or b"").decode("latin-1")[:200]
+            note_answer(record, response)
         return record
 
     # --- a user's own requests to a site in hand ---
@@ -327,62 +359,112 @@ class Visits:
 
     def _rest_if_asked(self, request: Request, response: Response) -> None:
         """Told of every answer when it comes: where it means a rest, Scrapy's middlewares keep it from its callback."""
-        if not request.meta.get("own"):
+        errand = errand_of(request)
+        if errand is None or not errand.own:
             return
-        slot: Slot = request.meta["slot"]
+        slot = errand.slot
         retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
         seconds = answers.meaning(response.status, retry_after, 1, 1, slot.frontier.strikes).rest_seconds
         if seconds:
             self._agent.rest(slot, seconds, f"it answered {response.status}")
 
-    def is_ours(self, request: Request) -> bool:
-        """Whether a slot waits for this request's end: told by its callback, since users copy `meta`."""
-        if request.callback in (self.loaded, self._robots_loaded):
-            return True
-        return getattr(request.callback, "ours", False) is True
+    def is_copy(self, request: Request) -> bool:
+        """Whether it is a user's copy of a request of ours, for the very same URL: that one once more."""
+        errand = errand_of(request)
+        return errand is not None and request.url == errand.url and request.callback in self._ours
+
+    def freed(self, request: Request) -> Request:
+        """A user's request without what is ours in it: he may have copied one of ours, or the meta of its answer."""
+        errand, callback, errback = errand_of(request), request.callback, request.errback
+        if errand is None and callback not in self._ours and errback not in self._ours:
+            return request
+        meta = request.meta
+        if errand is not None:
+            meta = {key: value for key, value in meta.items() if key != KEY and key not in errand.meta}
+        if callback in self._ours:
+            callback = errand.callback if errand else None
+        if errback in self._ours:
+            errback = errand.errback if errand else None
+        return request.replace(callback=callback, errback=errback, meta=meta)
 
     def _own(self, slot: Slot, request: Request) -> Request:
         """Let the slot know when the request has ended, however it ends."""
-        if self.is_ours(request):
-            return request
+        if errand_of(request) is not None:
+            return request  # it had its turn before, or a middleware put it in a page's place
         self._heed_own()
         callback, errback = request.callback, request.errback
+        errand = Errand(slot, self._sending(slot), own=True, callback=callback, errback=errback)
+        meta = {**request.meta, **SLOT_META, KEY: errand}
+        return request.replace(callback=self._own_loaded, errback=self._own_failed, meta=meta)
 
-        def loaded(response: Response, **arguments: Any) -> Any:
-            slot.in_flight -= 1
-            slot.dress.take_in(response)
-            assert self._crawler.spider
-            parse = partial(callback or self._crawler.spider._parse, response, **arguments)
-            try:
-                return self._parse(slot, response.request, parse, _nothing)
-            finally:
-                self._agent.settle(slot)
+    def _own_loaded(self, response: Response, **arguments: Any) -> Any:
+        errand = _errand(response)
+        if not errand.end():
+            return None
+        slot = errand.slot
+        slot.dress.take_in(response)
+        assert self._crawler.spider
+        parse = partial(errand.callback or self._crawler.spider._parse, response, **arguments)
+        try:
+            return self._parse(slot, response.request, parse, _nothing)
+        finally:
+            self._agent.settle(slot)
 
-        def failed(failure: Failure) -> Any:
-            slot.in_flight -= 1
-            try:
-                parse = partial(errback, failure) if errback else lambda: failure
-                return self._parse(slot, failure.request, parse, _nothing)  # type: ignore[attr-defined]
-            finally:
-                self._agent.settle(slot)
+    def _own_failed(self, failure: Failure) -> Any:
+        request: Request = failure.request  # type: ignore[attr-defined]
+        errand = _errand(request)
+        if not errand.end():
+            return None
+        slot = errand.slot
+        if isinstance(failure.value, NotSent) and slot.live:
+            self._agent.hold(slot, request)
+            return None
+        parse = partial(errand.errback, failure) if errand.errback else lambda: failure
+        try:
+            return self._parse(slot, request, parse, _nothing)
+        finally:
+            self._agent.settle(slot)
 
-        loaded.ours = True  # type: ignore[attr-defined]
-        meta = {**request.meta, "download_slot": "agent", "slot": slot, "own": object()}
-        return request.replace(callback=loaded, errback=failed, meta=meta)
+
+def note_answer(record: records.Page, response: Response) -> None:
+    """What the answer says of itself, and how it came."""
+    record.size = len(response.body)
+    record.wire_size = response.meta.get("encoded", ("", record.size))[1]
+    record.content_type = _field(response, "Content-Type")
+    record.etag = _field(response, "ETag")
+    record.last_modified = _field(response, "Last-Modified")
+    record.address = str(response.ip_address or "")
+    _note_times(record, response.meta)
 
 
-# No answer, or a broken one: another try may bring it. Refused addresses, robots and sizes stay as they are.
-_WORTH_ANOTHER_TRY = frozenset({-1, -2, -3, -4, -5, -6, -7, -8, -12, -13})
+def _field(response: Response, name: str) -> str:
+    return (response.headers.get(name) or b"").decode("latin-1")[:FIELD_LENGTH]
+
+
+def _note_times(record: records.Page, meta: dict[str, Any]) -> None:
+    """The times of the stages that the exchange came through; none where another handler made it."""
+    record.latency_ms = int(meta.get("download_latency", 0.0) * 1000)
+    times = meta.get("stage_times")
+    if times is None:
+        return
+    if times["connect_s"] is not None and not times["reused"]:
+        record.connect_ms = int((times["connect_s"] + (times["tls_s"] or 0.0)) * 1000)
+    if times["head_s"] is not None:
+        record.head_ms = int(times["head_s"] * 1000)
+    if times["body_s"] is not None:
+        record.body_ms = int(times["body_s"] * 1000)
 
 
 def _nothing() -> None:
     """What is to be done after a user's own request: nothing."""
 
 
-def _mark(request: Request) -> Any:
-    """What tells a request of ours from all others, also in a copy of it."""
-    return request.meta.get("turn") or request.meta.get("own")
+def _errand(one: Request | Response) -> Errand:
+    errand: Errand = one.meta[KEY]
+    return errand
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    """The error's name and words, whatever these are: half a character cannot be written into a record."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text.encode("utf-8", "backslashreplace").decode()[:300]

@@ -11,19 +11,20 @@ import asyncio
 import os
 import resource
 import ssl
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import pycurl
 from scrapy.exceptions import DownloadCancelledError
 
 from crawler import options
 from crawler.agent.guard import AddressGuard
-from crawler.agent.limits import Limits
+from crawler.agent.limits import Limit, Limits
 from crawler.agent.names import Names
 from crawler.agent.transfer import Transfer, bind_options
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy.crawler import Crawler
+
+    from crawler.options import Options
 
 ENCODINGS: Final = "gzip, deflate, br"
 SWEEP_SECONDS: Final = 0.25
@@ -50,7 +53,10 @@ class Wire:
         self.users = 0
         self.guard = AddressGuard(given.allow_private_addresses)
         self.names = Names(given.connect_timeout_seconds)
-        self.limits = Limits.of(given, crawler.settings.getint("DOWNLOAD_MAXSIZE"))
+        # Of a whole download for other handlers; it caps the stages of ours.
+        self.timeout = _timeout(crawler, given)
+        self.limits = _limits(crawler, given, self.timeout)
+        self.robots_bytes = given.robots_max_bytes
         self._http2 = given.http2_enabled
         fixed = tuple(_fixed_options(crawler, http2=self._http2))
         self._make = partial(Transfer, crawler, self.guard, fixed)
@@ -225,8 +231,9 @@ class Wire:
         self._act(pycurl.SOCKET_TIMEOUT, 0)
 
 
-# The wires in use. Who joins finds the crawler's here, and the last who leaves takes it out.
-_WIRES: Final[WeakKeyDictionary[Crawler, Wire]] = WeakKeyDictionary()
+# The wires in use. Who joins finds the crawler's here, and the last who leaves takes it out. A wire holds its crawler,
+# so only whoever uses the wire may hold that.
+_WIRES: Final[WeakValueDictionary[Crawler, Wire]] = WeakValueDictionary()
 
 
 def wire_of(crawler: Crawler) -> Wire:
@@ -244,6 +251,26 @@ async def leave(crawler: Crawler) -> None:
     if not wire.users:
         del _WIRES[crawler]
         await wire.close()
+
+
+# --- Limits -----------------------------------------------------------------------------------------------
+
+
+def _timeout(crawler: Crawler, given: Options) -> float:
+    """Seconds of DOWNLOAD_TIMEOUT, or of the spider's `download_timeout` instead; endless for 0."""
+    seconds = getattr(crawler.spider, "download_timeout", None)
+    return float(given.download_timeout if seconds is None else seconds) or inf
+
+
+def _limits(crawler: Crawler, given: Options, timeout: float) -> Limits:
+    limits = Limits.of(given, crawler.settings.getint("DOWNLOAD_MAXSIZE"))
+    cap = Limit(timeout, "DOWNLOAD_TIMEOUT")
+    connect, head, body = (min(one, cap, key=_seconds) for one in (limits.connect, limits.head, limits.body))
+    return replace(limits, connect=connect, head=head, body=body)
+
+
+def _seconds(limit: Limit) -> float:
+    return limit.seconds
 
 
 # --- What every handle is set to --------------------------------------------------------------------------

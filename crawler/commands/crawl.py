@@ -312,7 +312,7 @@ class Command(stock.Command):
             )
         if not names_tables(self.settings, self.options):
             return
-        from crawler.reports import summary
+        from crawler.reports import Crawl, summary
         from crawler.store.database import DatabaseError, open_database, told
 
         out = (
@@ -322,7 +322,7 @@ class Command(stock.Command):
         )
         try:
             engine = open_database(self.options.database)
-            found = summary.figures(engine, started_ms)
+            found = summary.figures(Crawl(engine, self.settings, self.options), started_ms)
         except DatabaseError as error:
             print(f"lowtide: {error}", file=sys.stderr)
             return

@@ -22,7 +22,8 @@ class Command(LowtideCommand):
         super().add_options(parser)
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
-    def work(self, args: list[str], opts: argparse.Namespace) -> None:
+    def work(self, args: list[str], opts: argparse.Namespace) -> int:
+        from crawler.reports import Crawl
         from crawler.store.database import check_version, open_database
         from crawler.store.joining import require_tables
 
@@ -35,12 +36,18 @@ class Command(LowtideCommand):
         engine = open_database(self.options.database)
         if check_version(engine) is None:
             raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
+        crawl = Crawl(engine, self.settings, self.options)
         modules = {name: import_module(f"crawler.reports.{name}") for name in names}
-        figures = {name: module.figures(engine) for name, module in modules.items()}
+        figures = {name: module.figures(crawl) for name, module in modules.items()}
         if opts.json:
             print_json(figures)
         else:
             print("\n\n".join(module.text(figures[name]) for name, module in modules.items()))
+        return int(any(getattr(module, "failed", _never)(figures[name]) for name, module in modules.items()))
+
+
+def _never(_figures: object) -> bool:
+    return False
 
 
 def _names() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crawler.agent import links
+from crawler.agent.links import parts
 from crawler.agent.out_links import OutLinks
 
 if TYPE_CHECKING:
@@ -23,14 +23,7 @@ class Links:
         if page.record.outcome != "stored" or not {"nofollow", "none"}.isdisjoint(page.directives):
             return
         agent, slot = page.agent, page.slot
-        found = links.links(
-            page.document,
-            page.response.url,
-            slot.site,
-            agent.options.max_links_per_page,
-            agent.max_url_length,
-            lambda: links.encoding_of(page.body, page.record.content_type),
-        )
+        found = page.links
         slot.frontier.add(agent.scope.pages_of(slot.site, found.inside), page.turn.depth + 1)
         for site, paths in found.outside.items():
             agent.seeding.met(site, paths)
@@ -46,7 +39,7 @@ class Links:
 
     def _follow_canonical(self, page: LoadedPage) -> None:
         agent, slot = page.agent, page.slot
-        site, path = links.parts(page.record.canonical)
+        site, path = parts(page.record.canonical)
         if site != slot.site:
             agent.seeding.met(site, [path])
         elif agent.scope.has_page(page.record.canonical):

@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, select
-
 from crawler.store import reading
-from crawler.store.database import transaction
-from crawler.store.tables import fetches
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from crawler.reports import Crawl
 
 # What a status that is no HTTP status means, in words.
 WORDS = {
@@ -33,13 +29,11 @@ WORDS = {
 }
 
 
-def figures(engine: Engine, since_ms: int = 0) -> dict[str, Any]:
+def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
     """All that the database holds, and the fetches since a time."""
-    found: dict[str, Any] = dict(reading.summary(engine))
-    with transaction(engine) as connection:
-        chosen = select(func.count(), func.min(fetches.c.fetched_at), func.max(fetches.c.fetched_at))
-        fetched, first, last = connection.execute(chosen.where(fetches.c.fetched_at >= since_ms)).one()
-    seconds = (last - first) / 1000 if fetched and last > first else 0.0
+    found: dict[str, Any] = dict(reading.summary(crawl.engine))
+    fetched, first, last = reading.turns_since(crawl.engine, since_ms)
+    seconds = (last - first) / 1000 if first is not None and last is not None else 0.0
     return {
         **found,
         "fetched": fetched,

@@ -702,6 +702,7 @@ function operations.depth()
   end
   answer[#answer + 1] = call('EXISTS', base .. 'results') == 1 and call('XLEN', base .. 'results') or 0
   answer[#answer + 1] = sessions()
+  answer[#answer + 1] = call('EXISTS', base .. 'coordinated')
   return answer
 end
 

@@ -120,7 +120,10 @@ class Published(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """How much there is, in sites; `records` in the results stream, `agents` with a session."""
+    """How much there is, in sites; `records` in the results stream, `agents` with a session.
+
+    `coordinated` is 1 where some coordinator was alive within the last 15 s, else 0.
+    """
 
     waiting: int
     suspended: int
@@ -133,6 +136,7 @@ class Depth(NamedTuple):
     added: int
     records: int
     agents: int
+    coordinated: int
 
     @property
     def open(self) -> int:
@@ -284,11 +288,12 @@ class SiteQueue:
         lease = (agent, leased.site, leased.token)
         return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, known, done))
 
-    async def tell(self, encoded: Sequence[bytes]) -> None:
-        """Records that belong to no lease into the results stream."""
+    async def tell(self, encoded: Sequence[bytes], links: Sequence[bytes] = ()) -> None:
+        """Records that belong to no lease into the results stream, each with its packed out-links where these are."""
         pipeline = self._client.pipeline(transaction=False)
-        for record in encoded:
-            pipeline.xadd(f"{self._base}results", {b"v": VERSION, b"r": record})
+        for record, packed in itertools.zip_longest(encoded, links, fillvalue=b""):
+            more = {b"l": packed} if packed else {}
+            pipeline.xadd(f"{self._base}results", {b"v": VERSION, b"r": record, **more})
         await pipeline.execute()
 
     # --- sites ---

@@ -1,19 +1,26 @@
 """Questions to the tables whose answers others show: the figures at the end of a crawl.
 
-Reads only, in one transaction; DatabaseError where the database does not answer.
+Reads only; DatabaseError where the database does not answer. Large tables are read stretch by stretch: a transaction
+that lasts keeps SQLite's log from being used again, and while a coordinator writes that grows by gigabytes. So figures
+of a crawl that goes on are not of one moment: a page that changes meanwhile counts once, as it was or as it is, and
+what comes meanwhile does not count.
 """
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Engine, Select, Table, func, select
 
 from crawler.store.database import transaction
-from crawler.store.tables import FINISHED, dead_letters, pages, sites
+from crawler.store.tables import FINISHED, dead_letters, fetches, pages, sites
 
 # How many kinds of failure are told apart; the rest is rarely worth a line.
 TOP_STATUSES = 10
+# Rows of one stretch: some 20 ms of `pages` where they are in memory.
+STRETCH_ROWS = 10_000
 
 
 class Summary(TypedDict):
@@ -34,60 +41,94 @@ class Summary(TypedDict):
     dead_letters: int
 
 
+class Turns(NamedTuple):
+    """Turns in the history: how many, and when the first and the last were; None: there were none."""
+
+    many: int
+    first: int | None
+    last: int | None
+
+
 def summary(engine: Engine) -> Summary:
     """The figures of everything in the database."""
+    found = _outcomes(engine)
     with transaction(engine) as connection:
-        turns = _turns(connection)
-        site_states = _site_states(connection)
-        times = [time for _, _, first, last in turns.values() for time in (first, last)]
-        return Summary(
-            sites=sum(site_states.values()),
-            sites_finished=site_states.get(FINISHED, 0),
-            stored=_number(turns, "stored"),
-            duplicates=_number(turns, "duplicate"),
-            redirected=_number(turns, "redirected"),
-            filtered=_number(turns, "filtered"),
-            failed=_number(turns, "failed"),
-            failed_by_status=_failed_by_status(connection),
-            denied=_number(turns, "denied"),
-            bytes=turns["stored"][1] if "stored" in turns else 0,
-            first_fetch=min(times, default=None),
-            last_fetch=max(times, default=None),
-            dead_letters=connection.execute(select(func.count()).select_from(dead_letters)).scalar_one(),
-        )
-
-
-def _site_states(connection: Connection) -> dict[str, int]:
-    asked = select(sites.c.state, func.count()).group_by(sites.c.state)
-    return dict(connection.execute(asked).all())
-
-
-# By outcome: pages, bytes, first and last fetch.
-_Turns = dict[str, tuple[int, int, int, int]]
-
-
-def _turns(connection: Connection) -> _Turns:
-    fetched = pages.c.fetched_at
-    asked = select(
-        pages.c.outcome, func.count(), func.sum(pages.c.size), func.min(fetched), func.max(fetched)
-    ).group_by(pages.c.outcome)
-    return {
-        outcome: (count, int(size), first, last)
-        for outcome, count, size, first, last in connection.execute(asked)
-    }
-
-
-def _number(turns: _Turns, outcome: str) -> int:
-    return turns[outcome][0] if outcome in turns else 0
-
-
-def _failed_by_status(connection: Connection) -> dict[int, int]:
-    count = func.count()
-    asked = (
-        select(pages.c.status, count)
-        .where(pages.c.outcome == "failed")
-        .group_by(pages.c.status)
-        .order_by(count.desc(), pages.c.status)
-        .limit(TOP_STATUSES)
+        asked = select(sites.c.state, func.count()).group_by(sites.c.state)
+        states: dict[str, int] = dict(connection.execute(asked).all())
+        letters = connection.execute(select(func.count()).select_from(dead_letters)).scalar_one()
+    failed = sorted(found.failed.items(), key=lambda one: (-one[1], one[0]))
+    return Summary(
+        sites=sum(states.values()),
+        sites_finished=states.get(FINISHED, 0),
+        stored=found.pages["stored"],
+        duplicates=found.pages["duplicate"],
+        redirected=found.pages["redirected"],
+        filtered=found.pages["filtered"],
+        failed=found.pages["failed"],
+        failed_by_status=dict(failed[:TOP_STATUSES]),
+        denied=found.pages["denied"],
+        bytes=found.bytes,
+        first_fetch=min(found.times, default=None),
+        last_fetch=max(found.times, default=None),
+        dead_letters=letters,
     )
-    return dict(connection.execute(asked).all())
+
+
+def turns_since(engine: Engine, since_ms: int) -> Turns:
+    """What the history holds of fetches from this time on."""
+    at = fetches.c.fetched_at
+    asked = select(func.count(), func.min(at), func.max(at)).where(at >= since_ms)
+    parts = [row for row in in_stretches(engine, fetches, asked) if row[0]]
+    return Turns(
+        sum(many for many, _, _ in parts),
+        min((first for _, first, _ in parts), default=None),
+        max((last for _, _, last in parts), default=None),
+    )
+
+
+def in_stretches(engine: Engine, table: Table, asked: Select[*tuple[Any, ...]]) -> Iterator[Any]:
+    """The rows that `asked` gives of each stretch of a table with an `id`, in order, a short transaction for each.
+
+    Rows that come meanwhile are left out. Sums, counts and groups are those of a stretch: the caller adds them up.
+    """
+    number = table.c.id
+    with transaction(engine) as connection:
+        top = connection.execute(select(func.max(number))).scalar()
+    after = None if top is None else -1
+    while after is not None and top is not None and after < top:
+        some = (
+            select(number)
+            .where(number > after, number <= top)
+            .order_by(number)
+            .limit(STRETCH_ROWS)
+            .subquery()
+        )
+        with transaction(engine) as connection:
+            until = connection.execute(select(func.max(some.c.id))).scalar()
+            rows = connection.execute(asked.where(number > after, number <= until)).all() if until else []
+        yield from rows
+        after = until
+
+
+class _Outcomes:
+    """Pages by how their last turn ended."""
+
+    def __init__(self) -> None:
+        self.pages: Counter[str] = Counter()
+        self.failed: Counter[int] = Counter()  # by status
+        self.bytes = 0  # of stored ones
+        self.times: list[int] = []  # first and last fetch of each part
+
+
+def _outcomes(engine: Engine) -> _Outcomes:
+    at, outcome, status = pages.c.fetched_at, pages.c.outcome, pages.c.status
+    asked = select(outcome, status, func.count(), func.sum(pages.c.size), func.min(at), func.max(at))
+    found = _Outcomes()
+    for name, code, many, size, first, last in in_stretches(engine, pages, asked.group_by(outcome, status)):
+        found.pages[name] += many
+        found.times += (first, last)
+        if name == "failed":
+            found.failed[code] += many
+        elif name == "stored":
+            found.bytes += int(size)
+    return found

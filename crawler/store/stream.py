@@ -31,6 +31,11 @@ def heartbeat_key(prefix: str, name: str) -> str:
     return f"{prefix}:{{0}}:coordinator:{name}"
 
 
+def alive_key(prefix: str) -> str:
+    """There while any coordinator lives: one look tells agents (crawler/sites/queue.lua) that somebody stores."""
+    return f"{prefix}:{{0}}:coordinated"
+
+
 class Mark:
     """The newest entry at the moment this is made: asked later, whether everything up to it is stored."""
 

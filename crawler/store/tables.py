@@ -35,7 +35,8 @@ _Long: TypeEngine[str] = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb
 _Bytes: TypeEngine[bytes] = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 # Names of agents and runs stand in keys, where MariaDB wants a bound.
 _Name = String(191)
-_Word = String(32)
+WORD_LENGTH = 32
+_Word = String(WORD_LENGTH)
 
 
 def _table(name: str, *parts: Any) -> Table:
@@ -76,6 +77,7 @@ sites = _table(
     Column("stopped_entry", BigInteger),  # place in the stream of the order that said so
     Column("budget", BigInteger),  # pages by the operator's order, 0: no limit; NULL: the crawl's own
     Column("budget_entry", BigInteger),
+    Column("pending", BigInteger),  # of known, still to fetch when it was last given back; NULL: not told
 )
 
 pages = _table(
@@ -106,6 +108,27 @@ pages = _table(
     # URL that the page names as the one to take for it; NULL: it names none, or itself. Behind the links, since that
     # is where a column can be added without copying the table.
     Column("canonical", _Words),
+    Column("charset", _Word),  # that the text was read in
+    Column("language", _Word),  # ISO 639-1; NULL: too little text to tell
+    Column("content_hash", String(32)),  # hex, over the extracted text; NULL: there was none
+    # JSON, for json_each and the like: an object kind -> count, then arrays of words.
+    Column("media", _Words),
+    Column("outside_hosts", _Words),
+    Column("mail_domains", _Words),
+    Column("ftp_domains", _Words),
+    Column("robots", _Words),
+    Column("keywords", _Words),
+    Column("etag", _Words),
+    Column("last_modified", _Words),  # as the server wrote it
+    Column("address", _Words),  # of the server that answered
+    Column("wire_size", BigInteger),  # bytes of the body as they came
+    # Where the archive holds the answer: file below VAR_DIR/archive, first byte, bytes. NULL: it was not kept.
+    Column("warc_file", _Words),
+    Column("warc_offset", BigInteger),
+    Column("warc_length", BigInteger),
+    Column(
+        "extracted_at", BigInteger
+    ),  # when it was made anew from the archive; NULL: it is as its fetch left it
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 
@@ -123,6 +146,11 @@ fetches = _table(
     _filled("outcome", _Word),
     _filled("size", BigInteger),
     _filled("latency_ms", Integer),
+    Column("wire_size", BigInteger),
+    Column("connect_ms", Integer),  # NULL: the connection was there already, or none came
+    Column("head_ms", Integer),  # from the request's end to the head's; NULL: no head came
+    Column("body_ms", Integer),  # from the head's end to the body's; NULL: it did not come whole
+    Column("content_hash", String(32)),  # NULL: no text was extracted
     UniqueConstraint("agent", "run", "seq", name="fetches_record"),
 )
 
@@ -135,6 +163,28 @@ runs = _table(
     _filled("started_at", BigInteger),
     Column("ended_at", BigInteger),  # NULL: running, or killed
     Column("reason", _Words),
+)
+
+# Status checks by foreign crawlers (crawler.store.packets). They load nothing, so no page's row gives way to them, and
+# a packet may name its domain by a code alone.
+checks = _table(
+    "checks",
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("crawler", BigInteger),
+    Column("run", _Name),  # the sender's number of the packet, with seq; NULL: it does not number them
+    Column("seq", BigInteger),
+    _filled("code", BigInteger),  # of the domain, in that crawler's own list
+    _filled("checked_at", BigInteger),  # on the sender's clock
+    _filled("status", Integer),  # HTTP status; negative: no answer came
+    Column("latency_ms", Integer),  # NULL: not told
+    Column(
+        "site_id", BigInteger
+    ),  # as in pages, whether the crawl knows that site or not; NULL: no URL was told
+    Column("url_hash", BigInteger),
+    Column("url", _Words),
+    Column("more", _Words),  # JSON array of the packet's further fields, as they came; NULL: none
+    _filled("digest", String(32)),  # hex, over the packet's bytes: two that are equal are one check
+    UniqueConstraint("digest", name="checks_packet"),
 )
 
 # What could not be stored, and why; loses nothing, so that it can be put back.

@@ -1,10 +1,9 @@
 """One batch of records into the tables, in the caller's transaction: the same batch twice changes nothing.
 
-Hides the three dialects' upserts. A batch may come twice, late, out of order and beside another coordinator's:
-the newer page wins, the earlier finding of a site, the later end of a site and of a run, the operator's last order,
-whatever the order in which they are written. Only an order to forget a site takes away what is there, and only
-once: what is found anew since stays. What cannot be stored as it is (NUL, lone surrogates) is cleaned here; all
-other refusals of the database pass to the caller.
+A batch may come twice, late, out of order and beside another coordinator's: the newer page wins, the earlier finding
+of a site, the later end of a site and of a run, the operator's last order, whatever the order in which they are
+written. Only an order to forget a site takes away what is there, and only once: what is found anew since stays. What
+cannot be stored as it is (NUL, lone surrogates) is cleaned; all other refusals of the database pass to the caller.
 """
 
 from __future__ import annotations
@@ -12,46 +11,17 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
-from functools import cache, lru_cache
-from operator import gt, lt
+from operator import gt, itemgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, literal_column, or_, select
-from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import ColumnElement, Connection, delete, func, literal_column, or_, select
 
-from crawler.records import Page, PageOutcome, Record, RunMoment, SiteEnded, SiteFound, SiteOrder, hash64
-from crawler.store.tables import (
-    BLOCKED,
-    FINISHED,
-    PAUSED,
-    QUEUED,
-    UNFINISHED,
-    dead_letters,
-    fetches,
-    pages,
-    runs,
-    sites,
-)
-
-# Where a page's first turn leads in paper 001's life-cycle; a page that robots.txt forbids was never visited.
-PAGE_STATES: dict[PageOutcome, str] = {
-    "stored": "visited",
-    "redirected": "visited",
-    "duplicate": "visited",
-    "filtered": "visited",
-    "failed": "no_response_1",
-    "denied": "init",
-}
-
-# What an order makes of a site that the agents are to leave alone, or not any more.
-STOPPED = {"pause": PAUSED, "block": BLOCKED, "resume": None}
-
-Row = dict[str, Any]
-# Says of a column's two values whether the first is to replace the second.
-Beats = Callable[[Any, Any], Any]
-site_id = lru_cache(maxsize=65_536)(hash64)
+from crawler.records import Check, Page, Record, RunMoment, SiteEnded, SiteFound, SiteOrder, hash64
+from crawler.store import extracted
+from crawler.store import rows as row_of
+from crawler.store.rows import Row, clean, site_id
+from crawler.store.tables import checks, dead_letters, fetches, pages, runs, sites
+from crawler.store.upserts import Upsert, write
 
 
 class Stored(NamedTuple):
@@ -60,6 +30,7 @@ class Stored(NamedTuple):
     stream_id: str
     record: Record
     links: bytes = b""
+    plain: bool = False  # known to need no cleaning (records.is_plain)
 
 
 class Letter(NamedTuple):
@@ -78,21 +49,98 @@ class Counts(NamedTuple):
     ended: int = 0
     runs: int = 0
     orders: int = 0
+    checks: int = 0
+
+
+# --- The rules --------------------------------------------------------------------------------------------
+
+
+def _is_earlier(new: Any, old: Any) -> Any:
+    return (new < old) | old.is_(None)
+
+
+def _is_later(new: Any, old: Any) -> Any:
+    return (new > old) | old.is_(None)
+
+
+def _ends_later(new: Any, old: Any) -> Any:
+    running: ColumnElement[int] = literal_column("0")  # spelt out: no places for values but those of the row
+    return func.coalesce(new, running) > func.coalesce(old, running)
+
+
+def _but(columns: tuple[str, ...], *left_out: str) -> tuple[str, ...]:
+    return tuple(name for name in columns if name not in left_out)
+
+
+_SITE = ("site_id",)
+NAMED = Upsert("named_sites", sites, row_of.NAMED_COLUMNS, _SITE)
+FOUND = Upsert("found_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("source", "found_at"), _is_earlier)
+FOUND_LAST = Upsert("last_found_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("found_entry",), _is_later)
+ENDED = Upsert(
+    "ended_sites",
+    sites,
+    row_of.ENDED_COLUMNS,
+    _SITE,
+    (*_but(row_of.ENDED_COLUMNS, "site_id", "site", "ended_entry"), "ended_entry"),
+    _is_later,
+)
+STOPPED = Upsert(
+    "stopped_sites",
+    sites,
+    row_of.STOP_COLUMNS,
+    _SITE,
+    ("stopped", "stopped_reason", "stopped_entry"),
+    _is_later,
+)
+BUDGETS = Upsert("budgets", sites, row_of.BUDGET_COLUMNS, _SITE, ("budget", "budget_entry"), _is_later)
+PAGES = Upsert(
+    "pages",
+    pages,
+    row_of.PAGE_COLUMNS,
+    ("site_id", "url_hash"),
+    (*_but(row_of.PAGE_COLUMNS, "site_id", "url_hash", "url", "fetched_at"), "fetched_at"),
+    gt,
+)
+FETCHES = Upsert("fetches", fetches, row_of.FETCH_COLUMNS, ("agent", "run", "seq"))
+RUNS = Upsert(
+    "runs",
+    runs,
+    row_of.RUN_COLUMNS,
+    ("agent", "run"),
+    (*_but(row_of.RUN_COLUMNS, "agent", "run", "ended_at"), "ended_at"),
+    _ends_later,
+)
+CHECKS = Upsert("checks", checks, row_of.CHECK_COLUMNS, ("digest",))
+LETTERS = Upsert(
+    "dead_letters", dead_letters, ("stream_id", "received_at", "reason", "fields"), ("stream_id",)
+)
+
+_FETCHED_AT = row_of.PAGE_COLUMNS.index("fetched_at")
+_FOUND_AT = row_of.FOUND_COLUMNS.index("found_at")
+_ENDED_ENTRY = row_of.ENDED_COLUMNS.index("ended_entry")
+_RUN_ENDED_AT = row_of.RUN_COLUMNS.index("ended_at")
+# In all other rows the place in the stream stands last.
+_ENTRY = -1
+
+
+# --- One batch --------------------------------------------------------------------------------------------
 
 
 def store(connection: Connection, batch: list[Stored]) -> Counts:
     """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes."""
-    counts: dict[type, int] = dict.fromkeys((Page, SiteFound, SiteEnded, RunMoment, SiteOrder), 0)
+    counts: dict[type, int] = dict.fromkeys((Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check), 0)
     rows = _Rows()
     for stored in batch:
         record = stored.record
         counts[type(record)] += 1
-        if isinstance(record, SiteOrder) and record.order == "forget":
+        if isinstance(record, Page):
+            rows.add_page(record, stored.links, plain=stored.plain)
+        elif isinstance(record, SiteOrder) and record.order == "forget":
             rows.write(connection)  # what came before is forgotten too, what comes after is not
             rows = _Rows()
             _forget_order(connection, record.site, entry_number(stored.stream_id))
         else:
-            rows.add(stored)
+            rows.add(record, entry_number(stored.stream_id))
     rows.write(connection)
     return Counts(*counts.values())
 
@@ -102,6 +150,7 @@ def forget(connection: Connection, site: str) -> int:
     key = site_id(site)
     gone = connection.execute(delete(pages).where(pages.c.site_id == key)).rowcount
     connection.execute(delete(fetches).where(fetches.c.site_id == key))
+    connection.execute(delete(checks).where(checks.c.site_id == key))
     connection.execute(delete(sites).where(sites.c.site_id == key))
     return gone
 
@@ -117,28 +166,14 @@ def _forget_order(connection: Connection, site: str, entry: int) -> None:
 def bury(connection: Connection, letters: list[Letter]) -> None:
     """Puts entries into the dead letters; one that is there already stays as it was."""
     now = time.time_ns() // 1_000_000
-    rows = [
-        {
-            "stream_id": letter.stream_id,
-            "received_at": now,
-            "reason": clean(letter.reason),
-            "fields": fields_to_json(letter.fields),
-        }
-        for letter in letters
-    ]
-    _insert_new(connection, dead_letters, ("stream_id",), rows)
-
-
-def clean(words: str) -> str:
-    """The text without NUL, each lone surrogate replaced: what every database takes."""
-    if words.isascii() and "\0" not in words:
-        return words
-    words = words.replace("\0", "")
-    try:
-        words.encode()
-    except UnicodeEncodeError:
-        return words.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return words
+    write(
+        connection,
+        LETTERS,
+        [
+            (letter.stream_id, now, clean(letter.reason), fields_to_json(letter.fields))
+            for letter in sorted(letters, key=lambda letter: letter.stream_id)
+        ],
+    )
 
 
 def fields_to_json(fields: dict[bytes, bytes]) -> str:
@@ -162,274 +197,89 @@ def entry_number(stream_id: str) -> int:
 
 
 class _Rows:
-    """A batch as rows, one per key and table: PostgreSQL refuses to touch a row twice in one statement.
-
-    Written in the order of their keys, so that two coordinators do not wait for each other in a ring.
-    """
+    """A batch as rows, one per key and kind; of two for the same row the one that the tables would keep."""
 
     def __init__(self) -> None:
-        self._named: dict[int, Row] = {}
+        self._named: dict[int, str] = {}
+        self._pages: dict[tuple[int, int], Row] = {}
+        self._extracted: dict[tuple[int, int], Row] = {}
+        self._fetches: list[Row] = []  # one that is there twice is left out by its rule
         self._found: dict[int, Row] = {}
         self._found_last: dict[int, Row] = {}
-        self._pages: dict[tuple[int, int], Row] = {}
-        self._fetches: dict[tuple[str, str, int], Row] = {}
         self._ended: dict[int, Row] = {}
         self._stops: dict[int, Row] = {}
         self._budgets: dict[int, Row] = {}
         self._runs: dict[tuple[str, str], Row] = {}
+        self._checks: dict[str, Row] = {}
 
-    def add(self, stored: Stored) -> None:
-        """Takes in one record; of two for the same row the one that the tables would keep."""
-        record = stored.record
-        if isinstance(record, Page):
-            self._add_page(record, stored.links)
-            return
-        entry = entry_number(stored.stream_id)
-        if isinstance(record, SiteFound):
-            row = _found_row(record, entry)
-            _keep(self._found, row["site_id"], row, "found_at", lt)
-            _keep(self._found_last, row["site_id"], row, "found_entry", gt)
-        elif isinstance(record, SiteEnded):
-            row = _ended_row(record, entry)
-            _keep(self._ended, row["site_id"], row, "ended_entry", gt)
-        elif isinstance(record, SiteOrder) and record.order == "budget":
-            row = _budget_row(record, entry)
-            _keep(self._budgets, row["site_id"], row, "budget_entry", gt)
-        elif isinstance(record, SiteOrder):
-            row = _stop_row(record, entry)
-            _keep(self._stops, row["site_id"], row, "stopped_entry", gt)
-        else:
-            row = _run_row(record)
-            _keep(self._runs, (row["agent"], row["run"]), row, "ended_at", _ended_later)
-
-    def _add_page(self, page: Page, links: bytes) -> None:
+    def add_page(self, page: Page, links: bytes, *, plain: bool) -> None:
+        """Takes in a page's turn."""
         site = site_id(page.site)
-        if site not in self._named:
-            self._named[site] = _named_row(site, page.site)
-        row = _page_row(page, site, links)
-        _keep(self._pages, (site, row["url_hash"]), row, "fetched_at", gt)
+        url_hash = hash64(page.url)
+        name = page.site
+        if not plain:
+            page = row_of.clean_page(page)
+        if page.extracted_at:
+            self._add_extracted(row_of.page_row(page, site, url_hash, links))
+            return
+        self._named[site] = name
+        place = (site, url_hash)
+        kept = self._pages.get(place)
+        if kept is None or page.fetched_at > kept[_FETCHED_AT]:
+            self._pages[place] = row_of.page_row(page, site, url_hash, links)
         if page.agent:  # a record without an origin has no place in the history
-            self._fetches.setdefault((page.agent, page.run, page.seq), _fetch_row(page, row))
+            self._fetches.append(row_of.fetch_row(page, site, url_hash))
+
+    def _add_extracted(self, row: Row) -> None:
+        """A page that was made anew from the archive: no fetch, and no site that is not there."""
+        kept = self._extracted.get(row[:2])
+        if kept is None or extracted.is_later(row, kept):
+            self._extracted[row[:2]] = row
+
+    def add(self, record: SiteFound | SiteEnded | SiteOrder | RunMoment | Check, entry: int) -> None:
+        """Takes in any other record."""
+        if isinstance(record, SiteFound):
+            row = row_of.found_row(record, entry)
+            kept = self._found.get(row[0])
+            if kept is None or row[_FOUND_AT] < kept[_FOUND_AT]:
+                self._found[row[0]] = row
+            _keep_later(self._found_last, row[0], row, _ENTRY)
+        elif isinstance(record, SiteEnded):
+            row = row_of.ended_row(record, entry)
+            _keep_later(self._ended, row[0], row, _ENDED_ENTRY)
+        elif isinstance(record, RunMoment):
+            row = row_of.run_row(record)
+            _keep_later(self._runs, row[:2], row, _RUN_ENDED_AT)
+        elif isinstance(record, Check):
+            self._checks.setdefault(record.digest, row_of.check_row(record))
+        elif record.order == "budget":
+            row = row_of.budget_row(record, entry)
+            _keep_later(self._budgets, row[0], row, _ENTRY)
+        else:
+            row = row_of.stop_row(record, entry)
+            _keep_later(self._stops, row[0], row, _ENTRY)
 
     def write(self, connection: Connection) -> None:
-        """Every table's rows in one statement each."""
-        _insert_new(connection, sites, ("site_id",), _sorted(self._named))
-        kind = connection.dialect.name
-        for statement, rows in (
-            (_earlier_finding(kind), _sorted(self._found)),
-            (_later_finding(kind), _sorted(self._found_last)),
-            (_newer_page(kind), _sorted(self._pages)),
-            (_later_end(kind), _sorted(self._ended)),
-            (_later_stop(kind), _sorted(self._stops)),
-            (_later_budget(kind), _sorted(self._budgets)),
-            (_later_moment(kind), _sorted(self._runs)),
-        ):
-            if rows:
-                connection.execute(statement, rows)
-        _insert_new(connection, fetches, ("agent", "run", "seq"), _sorted(self._fetches))
+        """Every kind's rows in one go; sites first, since pages are looked for by theirs."""
+        write(connection, NAMED, sorted(map(row_of.named_row, self._named.values())))
+        write(connection, FOUND, _sorted(self._found))
+        write(connection, FOUND_LAST, _sorted(self._found_last))
+        write(connection, PAGES, _sorted(self._pages))
+        extracted.write(connection, _sorted(self._extracted))
+        write(connection, ENDED, _sorted(self._ended))
+        write(connection, STOPPED, _sorted(self._stops))
+        write(connection, BUDGETS, _sorted(self._budgets))
+        write(connection, RUNS, _sorted(self._runs))
+        write(connection, FETCHES, sorted(self._fetches, key=itemgetter(0, 1, 2)))
+        write(connection, CHECKS, _sorted(self._checks))
 
 
-def _keep(rows: dict[Any, Row], key: Any, row: Row, column: str, beats: Beats) -> None:
+def _keep_later(rows: dict[Any, Row], key: Any, row: Row, place: int) -> None:
+    """Keeps the row whose value at `place` is the higher one; none is below any."""
     kept = rows.get(key)
-    if kept is None or beats(row[column], kept[column]):
+    if kept is None or (row[place] or 0) > (kept[place] or 0):
         rows[key] = row
 
 
 def _sorted(rows: dict[Any, Row]) -> list[Row]:
     return [rows[key] for key in sorted(rows)]
-
-
-def _ended_later(new: int | None, old: int | None) -> bool:
-    return (new or 0) > (old or 0)
-
-
-# --- Rows -------------------------------------------------------------------------------------------------
-
-
-def _named_row(site: int, name: str) -> Row:
-    """A site of which only the name is known: its own record comes later."""
-    return {
-        "site_id": site,
-        "site": clean(name),
-        "state": QUEUED,
-        "published": 0,
-        "known": 0,
-        "over_budget": 0,
-    }
-
-
-def _found_row(record: SiteFound, entry: int) -> Row:
-    row = _named_row(site_id(record.site), record.site)
-    return row | {"found_at": record.found_at, "source": clean(record.source), "found_entry": entry}
-
-
-def _stop_row(record: SiteOrder, entry: int) -> Row:
-    stopped = STOPPED[record.order]
-    row = _named_row(site_id(record.site), record.site)
-    reason = clean(record.reason) if stopped else ""
-    return row | {"stopped": stopped, "stopped_reason": reason or None, "stopped_entry": entry}
-
-
-def _budget_row(record: SiteOrder, entry: int) -> Row:
-    row = _named_row(site_id(record.site), record.site)
-    return row | {"budget": record.pages, "budget_entry": entry}
-
-
-def _ended_row(record: SiteEnded, entry: int) -> Row:
-    return {
-        "site_id": site_id(record.site),
-        "site": clean(record.site),
-        "state": FINISHED if record.finished else UNFINISHED,
-        "published": record.published,
-        "known": record.known,
-        "over_budget": record.over_budget,
-        "ended_at": record.ended_at,
-        "reason": clean(record.reason) or None,
-        "alias_of": clean(record.alias_of) or None,
-        "ended_entry": entry,
-    }
-
-
-def _run_row(record: RunMoment) -> Row:
-    return {
-        "agent": clean(record.agent),
-        "run": clean(record.run),
-        "spider": clean(record.spider),
-        "scheduler": clean(record.scheduler),
-        "started_at": record.started_at,
-        "ended_at": record.ended_at or None,
-        "reason": clean(record.reason) or None,
-    }
-
-
-def _page_row(page: Page, site: int, links: bytes) -> Row:
-    url = page.url
-    return {
-        "site_id": site,
-        "url_hash": hash64(url),
-        "url": clean(url),
-        "state": PAGE_STATES[page.outcome],
-        "outcome": page.outcome,
-        "status": page.status,
-        "depth": page.depth,
-        "tries": page.tries,
-        "error": clean(page.error) or None,
-        "size": page.size,
-        "latency_ms": page.latency_ms,
-        "sha256": clean(page.sha256) or None,
-        "duplicate_of": clean(page.site + page.duplicate_of) if page.duplicate_of else None,
-        "redirect": clean(page.redirect) or None,
-        "canonical": clean(page.canonical) or None,
-        "content_type": clean(page.content_type) or None,
-        "title": clean(page.title) or None,
-        "description": clean(page.description) or None,
-        "fetched_at": page.fetched_at,
-        "links": links or None,
-    }
-
-
-def _fetch_row(page: Page, row: Row) -> Row:
-    return {
-        "agent": clean(page.agent),
-        "run": clean(page.run),
-        "seq": page.seq,
-        "site_id": row["site_id"],
-        "url_hash": row["url_hash"],
-        "fetched_at": page.fetched_at,
-        "status": page.status,
-        "outcome": page.outcome,
-        "size": page.size,
-        "latency_ms": page.latency_ms,
-    }
-
-
-# --- Statements, made once per dialect --------------------------------------------------------------------
-
-
-@cache
-def _newer_page(dialect: str) -> Insert:
-    key = ("site_id", "url_hash")
-    kept = ("id", *key, "url", "fetched_at")
-    changed = [column.name for column in pages.columns if column.name not in kept]
-    return _upsert(dialect, pages, key, gt, [*changed, "fetched_at"])
-
-
-@cache
-def _earlier_finding(dialect: str) -> Insert:
-    def beats(new: Any, old: Any) -> Any:
-        return (new < old) | old.is_(None)
-
-    return _upsert(dialect, sites, ("site_id",), beats, ["source", "found_at"])
-
-
-def _is_later(new: Any, old: Any) -> Any:
-    return (new > old) | old.is_(None)
-
-
-@cache
-def _later_finding(dialect: str) -> Insert:
-    return _upsert(dialect, sites, ("site_id",), _is_later, ["found_entry"])
-
-
-@cache
-def _later_end(dialect: str) -> Insert:
-    changed = ["state", "published", "known", "over_budget", "ended_at", "reason", "alias_of", "ended_entry"]
-    return _upsert(dialect, sites, ("site_id",), _is_later, changed)
-
-
-@cache
-def _later_stop(dialect: str) -> Insert:
-    changed = ["stopped", "stopped_reason", "stopped_entry"]
-    return _upsert(dialect, sites, ("site_id",), _is_later, changed)
-
-
-@cache
-def _later_budget(dialect: str) -> Insert:
-    return _upsert(dialect, sites, ("site_id",), _is_later, ["budget", "budget_entry"])
-
-
-@cache
-def _later_moment(dialect: str) -> Insert:
-    def beats(new: Any, old: Any) -> Any:
-        running: ColumnElement[int] = literal_column(
-            "0"
-        )  # spelt out: pymysql takes no parameters behind VALUES
-        return func.coalesce(new, running) > func.coalesce(old, running)
-
-    changed = ["spider", "scheduler", "started_at", "reason", "ended_at"]
-    return _upsert(dialect, runs, ("agent", "run"), beats, changed)
-
-
-def _upsert(dialect: str, table: Table, key: tuple[str, ...], beats: Beats, changed: list[str]) -> Insert:
-    """An insert that takes over `changed` where the last of them beats the one that is there."""
-    clock = changed[-1]
-    if dialect in ("mysql", "mariadb"):
-        # No WHERE there, and assignments see those before them: the column that decides comes last.
-        ours = mysql.insert(table)
-        wins = beats(ours.inserted[clock], table.c[clock])
-        return ours.on_duplicate_key_update(
-            [(name, func.if_(wins, ours.inserted[name], table.c[name])) for name in changed]
-        )
-    theirs = _conflicting(dialect, table)
-    return theirs.on_conflict_do_update(
-        index_elements=list(key),
-        set_={name: theirs.excluded[name] for name in changed},
-        where=beats(theirs.excluded[clock], table.c[clock]),
-    )
-
-
-def _insert_new(connection: Connection, table: Table, key: tuple[str, ...], rows: list[Row]) -> None:
-    if rows:
-        connection.execute(_new_only(connection.dialect.name, table, key), rows)
-
-
-@cache
-def _new_only(dialect: str, table: Table, key: tuple[str, ...]) -> Insert:
-    if dialect in ("mysql", "mariadb"):
-        # Not INSERT IGNORE, which would also cut values that do not fit.
-        return mysql.insert(table).on_duplicate_key_update([(key[0], table.c[key[0]])])
-    return _conflicting(dialect, table).on_conflict_do_nothing(index_elements=list(key))
-
-
-def _conflicting(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
-    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)

@@ -36,6 +36,7 @@ def project_settings() -> Settings:
     made.setmodule("settings.local")
     made.set("REDIS_URL", "unix:///nowhere", priority="cmdline")
     made.set("SCOPE", "any", priority="cmdline")
+    made.set("KEYWORDS_PER_PAGE", 5, priority="cmdline")
     return made
 
 
@@ -79,6 +80,9 @@ BODIES = {
     "long title": b"<title>" + b"x " * 100_000 + b"</title>",
     "entities": b'<!DOCTYPE x [<!ENTITY a "1234567890">]><title>&a;&#xD800;&#x110000;&#0;</title>',
     "frames": b"<meta name=robots content='NOINDEX, nofollow'><a href=/no>no</a>",
+    "elsewhere": b"<a href=mailto:a@b.example>a</a><a href='ftp://[::'>b</a><img src><video><source><embed type=x>"
+    b"<a href=/x.pdf>c</a> d@e.example <noscript><script>x</script></noscript><iframe>y",
+    "korean": "<html lang=kr><title>물때</title><h1>물때표</h1><p>물때표를 潮汐潮汐".encode("cp949"),
     "gzip": b"\x1f\x8b\x08\x00garbage",
 }
 
@@ -89,7 +93,8 @@ class Bench:
     def __init__(self) -> None:
         given = project_settings()
         self.crawler = Crawler(SiteSpider, given)
-        self.agent = Agent(self.crawler, options.read(given), Names(1.0), wake=lambda: None)
+        chain = Chain(self.crawler, {})
+        self.agent = Agent(self.crawler, options.read(given), Names(1.0), chain, wake=lambda: None)
 
     def page(self, body: bytes, content_type: str, path: str = "/") -> LoadedPage:
         frontier = Frontier(max_pages=100)

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Hit(NamedTuple):
-    """One answered request. time: seconds since 1970; monotonic: the machine's monotonic clock."""
+    """One answered request, when it came. time: seconds since 1970; monotonic: the machine's monotonic clock."""
 
     time: float
     monotonic: float

@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TextIO, cast
 from urllib.parse import parse_qs
 
@@ -29,6 +29,7 @@ class Request:
     target: str
     fields: dict[str, str]
     keep_alive: bool
+    came: float = field(default_factory=time.monotonic)
 
     @property
     def host(self) -> str:
@@ -71,7 +72,8 @@ class HitLog:
         if self._file is None:
             return
         agent = request.fields.get("user-agent", "")
-        row = [time.time(), time.monotonic(), request.host, request.method, request.target, status]
+        since = time.monotonic() - request.came
+        row = [time.time() - since, request.came, request.host, request.method, request.target, status]
         self._file.write(json.dumps([*row, agent, connection]) + "\n")
 
 

@@ -1,0 +1,339 @@
+"""Captures read back from the archive: all of a file in order, or one by its place; and whether rows and archive agree.
+
+A capture is an answer as it was kept, with what is known of its fetch. A damaged stretch of a file costs what stands
+in it and nothing behind it. Memory is bounded by the largest member. `Library` raises
+
+    CaptureError        it cannot be read
+      NotThere          no such file here, or it ends before that place
+      Damaged           what stands there is not whole, or another than was asked for
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+import msgspec
+from isal import isal_zlib
+
+from crawler.agent import warc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from scrapy.http import Headers
+
+SUFFIX: Final = ".warc.gz"
+# Behind the name of a file that is still being written.
+OPEN: Final = ".open"
+_MAGIC: Final = b"\x1f\x8b\x08"
+_CHUNK: Final = 16 * 1024
+# Unpacked: far above what an agent downloads; what claims more is no capture of ours.
+LARGEST_MEMBER: Final = 1 << 30
+# Files that a Library keeps open: of as many agents the captures lie side by side in the tables.
+OPEN_FILES: Final = 32
+
+_fetch_decoder = msgspec.json.Decoder(warc.Fetch)
+
+
+class CaptureError(Exception):
+    """A capture that cannot be read, and why."""
+
+
+class NotThere(CaptureError):  # noqa: N818 - a state
+    """No such file here, or it ends before that place."""
+
+
+class Damaged(CaptureError):  # noqa: N818 - a state
+    """What stands there is not whole, or another than was asked for."""
+
+
+class Member(NamedTuple):
+    """One gzip member of a file, unpacked."""
+
+    offset: int
+    length: int  # as it stands in the file
+    data: bytes
+
+
+class Damage(NamedTuple):
+    """Bytes of a file that are no whole member."""
+
+    offset: int
+    length: int
+
+
+class Capture(NamedTuple):
+    """An answer as it was kept."""
+
+    url: str
+    fetched_at: int  # milliseconds since 1970
+    status: int
+    headers: Headers
+    body: bytes  # empty for one that refers to an earlier one: ask Library.body
+    sha256: str  # hex; of the body, as the record says
+    address: str
+    protocol: str
+    fetch: warc.Fetch
+    earlier: warc.Earlier | None
+    file: str
+    offset: int
+    length: int
+
+
+class Kept(NamedTuple):
+    """What a page's row says of its capture."""
+
+    url: str
+    sha256: str
+    file: str
+    offset: int
+    length: int
+
+
+# --- Files --------------------------------------------------------------------------------------------------
+
+
+def whole_members(path: Path) -> Iterator[Member]:
+    """The members of a file up to the first that is not whole."""
+    with path.open("rb", buffering=0) as file:
+        offset = 0
+        while member := _member_at(file, offset):
+            yield member
+            offset += member.length
+
+
+def members(path: Path) -> Iterator[Member | Damage]:
+    """Everything in a file, from its beginning to its end."""
+    with path.open("rb", buffering=0) as file:
+        offset, size = 0, os.fstat(file.fileno()).st_size
+        while offset < size:
+            member = _member_at(file, offset)
+            if member is None:
+                following = _next_record(file, offset + 1, size)
+                yield Damage(offset, following - offset)
+                offset = following
+            else:
+                yield member
+                offset += member.length
+
+
+def captures(path: Path) -> Iterator[Capture | Damage]:
+    """The captures of a file and its damages, in order."""
+    name = path.name.removesuffix(OPEN)
+    for member in members(path):
+        if isinstance(member, Damage):
+            yield member
+            continue
+        try:
+            capture = _capture(member, name)
+        except warc.WarcError:
+            yield Damage(member.offset, member.length)
+            continue
+        if capture is not None:
+            yield capture
+
+
+def entry_of(member: Member, name: str) -> warc.Entry | None:
+    """A member as an index has it; None: it is no capture."""
+    try:
+        found = _capture(member, name)
+    except warc.WarcError:
+        return None
+    if found is None:
+        return None
+    content_type = (found.headers.get("Content-Type") or b"").decode("latin-1")
+    mime = warc.REVISIT_MIME if found.earlier else warc.mime_of(content_type)
+    place = (found.file, found.offset, found.length)
+    return warc.Entry(found.url, found.fetched_at, mime, found.status, found.sha256, *place)
+
+
+def _member_at(file: BinaryIO, offset: int) -> Member | None:
+    """The member that begins there; None: none does, or it is not whole."""
+    file.seek(offset)
+    unpacking = isal_zlib.decompressobj(wbits=31)
+    parts, taken, size = [], 0, 0
+    try:
+        while not unpacking.eof:
+            chunk = file.read(_CHUNK)
+            if not chunk:
+                return None
+            taken += len(chunk)
+            parts.append(unpacking.decompress(chunk))
+            size += len(parts[-1])
+            if size > LARGEST_MEMBER:
+                return None
+    except isal_zlib.error:  # type: ignore[misc]
+        return None
+    return Member(offset, taken - len(unpacking.unused_data), b"".join(parts))
+
+
+def _next_record(file: BinaryIO, start: int, size: int) -> int:
+    """Where the next whole member with a record begins; the file's end where there is none."""
+    while start < size:
+        file.seek(start)
+        chunk = file.read(1 << 20)
+        place = chunk.find(_MAGIC)
+        if place < 0:
+            start += max(1, len(chunk) - len(_MAGIC) + 1)
+            continue
+        member = _member_at(file, start + place)
+        if member is not None and member.data.startswith(warc.BEGINNING):
+            return start + place
+        start += place + 1
+    return size
+
+
+# --- Captures -----------------------------------------------------------------------------------------------
+
+
+def _capture(member: Member, file: str) -> Capture | None:
+    """The capture in a member; None: it is a record of another kind. WarcError where it is no record."""
+    record = warc.read(member.data)
+    kind = record.kind
+    if kind not in ("response", "revisit"):
+        return None
+    status, headers, body = warc.http_parts(record.block)
+    return Capture(
+        url=record.field("WARC-Target-URI").strip("<>"),
+        fetched_at=warc.milliseconds(record.field("WARC-Date")),
+        status=status,
+        headers=headers,
+        body=body if kind == "response" else b"",
+        sha256=record.field("WARC-Payload-Digest").removeprefix("sha256:"),
+        address=record.field("WARC-IP-Address"),
+        protocol=record.field("WARC-Protocol"),
+        fetch=_fetch(record),
+        earlier=_earlier(record) if kind == "revisit" else None,
+        file=file,
+        offset=member.offset,
+        length=member.length,
+    )
+
+
+def _fetch(record: warc.Record) -> warc.Fetch:
+    told = record.fields.get("X-Crawler-Fetch")
+    if told:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return _fetch_decoder.decode(told)
+    return warc.Fetch()  # another crawler's file
+
+
+def _earlier(record: warc.Record) -> warc.Earlier:
+    offset = record.field("WARC-Refers-To-File-Offset")
+    refers_to = record.field("WARC-Refers-To-Date")
+    return warc.Earlier(
+        record.field("WARC-Refers-To-Target-URI").strip("<>"),
+        warc.milliseconds(refers_to) if refers_to else 0,
+        record.field("WARC-Refers-To-Filename") if offset.isdigit() else "",
+        int(offset) if offset.isdigit() else 0,
+    )
+
+
+class Library:
+    """Captures of one folder by their place. A context manager; keeps some files open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: OrderedDict[str, BinaryIO] = OrderedDict()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def read(self, file: str, offset: int) -> Capture:
+        """The capture at a place, its file finished or still being written."""
+        member = _member_at(self._open(file, offset), offset)
+        if member is None:
+            raise Damaged(f"{file} has no whole member at {offset}")
+        try:
+            capture = _capture(member, file)
+        except warc.WarcError as error:
+            raise Damaged(f"{file} at {offset}: {error}") from None
+        if capture is None:
+            raise Damaged(f"{file} has another record than an answer at {offset}")
+        return capture
+
+    def body(self, capture: Capture) -> bytes:
+        """A capture's body, be it an earlier one's; Damaged where it is not the one that the capture tells."""
+        body = capture.body if capture.earlier is None else self._earlier(capture.earlier).body
+        found = sha256(body).hexdigest()
+        if found != capture.sha256:
+            raise Damaged(
+                f"{capture.file} at {capture.offset}: the body's SHA-256 is {found}; wanted {capture.sha256}"
+            )
+        return body
+
+    def _earlier(self, earlier: warc.Earlier) -> Capture:
+        if not earlier.file:
+            raise NotThere(f"{earlier.url}: where its earlier capture is was not told")
+        return self.read(earlier.file, earlier.offset)
+
+    def _open(self, name: str, offset: int) -> BinaryIO:
+        """The file, which must be longer than this."""
+        file = self._files.pop(name, None) or self._find(name)
+        self._files[name] = file
+        if len(self._files) > OPEN_FILES:
+            self._files.popitem(last=False)[1].close()
+        size = os.fstat(file.fileno()).st_size
+        if offset >= size:
+            raise NotThere(f"{name} ends at {size}, before {offset}")
+        return file
+
+    def _find(self, name: str) -> BinaryIO:
+        # Twice its own name: it may be finished, and be given that, between the looks.
+        for path in (self._folder / name, self._folder / (name + OPEN), self._folder / name):
+            with suppress(FileNotFoundError):
+                return path.open("rb", buffering=0)
+        raise NotThere(f"no file {name} in {self._folder}")
+
+
+# --- Do rows and archive agree ------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """What came of one row; `why` empty: it is well."""
+
+    kept: Kept
+    word: str  # ok, missing, damaged
+    why: str = ""
+
+
+def check(rows: Iterable[Kept], folder: Path) -> Iterator[Verdict]:
+    """Read every row's capture back and compare it with the row."""
+    with Library(folder) as library:
+        for kept in rows:
+            try:
+                _compare(library, kept)
+            except NotThere as error:
+                yield Verdict(kept, "missing", str(error))
+            except Damaged as error:
+                yield Verdict(kept, "damaged", str(error))
+            else:
+                yield Verdict(kept, "ok")
+
+
+def _compare(library: Library, kept: Kept) -> None:
+    capture = library.read(kept.file, kept.offset)
+    for what, found, wanted in (
+        ("URL", capture.url, kept.url),
+        ("length", capture.length, kept.length),
+        ("SHA-256", capture.sha256, kept.sha256),
+    ):
+        if found != wanted:
+            raise Damaged(
+                f"{kept.file} at {kept.offset}: its {what} is {found}; the row of {kept.url} has {wanted}"
+            )
+    library.body(capture)

@@ -1,0 +1,380 @@
+"""Reads the archive again, in place of a crawl: Scrapy's SCHEDULER for `scrapy extract`. Nothing is fetched.
+
+`Republishing` lets every capture pass the page pipelines and publishes its record anew: it carries all that the fetch
+told, so in the tables it may stand in place of the row of the same fetch, and adds nothing to the history.
+`Reparsing` gives every capture to a spider's `parse` instead; its items go their ordinary way, nothing is published.
+Both read the files named in EXTRACT_FILES in order. What is damaged is told, counted and passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from redis.exceptions import RedisError
+from scrapy import Request
+from scrapy.core.scheduler import BaseScheduler
+from scrapy.exceptions import IgnoreRequest
+from scrapy.responsetypes import responsetypes
+from scrapy.utils.defer import deferred_from_coro
+
+from crawler import engine, records
+from crawler import options as our_options
+from crawler.agent.captures import CaptureError, Damage, Library, NotThere, captures
+from crawler.agent.frontier import Frontier
+from crawler.agent.overrides import PLAIN, Dress
+from crawler.agent.pages import Chain, LoadedPage, NotKeptError
+from crawler.agent.session import Author, BackOff, now_ms
+from crawler.agent.slots import Slot
+from crawler.agent.visits import note_answer
+from crawler.sites import connection
+from crawler.sites.canonical import UrlError, split
+from crawler.sites.queue import Leased, SiteQueue
+from crawler.sites.scope import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from twisted.internet.defer import Deferred
+
+    from crawler.agent.agent import Agent
+    from crawler.agent.captures import Capture
+    from crawler.options import Options
+
+logger = logging.getLogger("extract")
+
+# The files to be read, as Paths; set by the command.
+FILES: Final = "EXTRACT_FILES"
+# What the figures at the end are called in Scrapy's statistics.
+FIGURES: Final = "extract/"
+# Records told in one go, and pages taken before the loop has its turn.
+BATCH: Final = 200
+TURN: Final = 20
+TELL_SECONDS: Final = 10.0
+_CAPTURE: Final = "capture"
+
+
+class Figures:
+    """What came of it so far."""
+
+    def __init__(self, crawler: Crawler, files: int) -> None:
+        self.done = 0  # files read to their end
+        self._crawler = crawler
+        self._files = files
+        self._counts = dict.fromkeys(("captures", "published", "damaged", "missing", "failed", "dropped"), 0)
+        self._told_at = time.monotonic()
+
+    def count(self, what: str, many: int = 1) -> None:
+        """One more of these."""
+        self._counts[what] += many
+
+    def tell(self) -> None:
+        """How far it is, now and then."""
+        if time.monotonic() - self._told_at > TELL_SECONDS:
+            self._told_at = time.monotonic()
+            logger.info(
+                "%d captures read, %d of %d files done", self._counts["captures"], self.done, self._files
+            )
+
+    def end(self) -> None:
+        """Leave them where the command finds them."""
+        for name, value in {"files": self.done, **self._counts}.items():
+            self._crawler.stats.set_value(FIGURES + name, value)
+
+
+class _Reading(BaseScheduler):
+    """What both have in common."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        files: list[Path] = crawler.settings.getlist(FILES)
+        self._crawler = crawler
+        self._figures = Figures(crawler, len(files))
+        self._stored = _stored(files, self._figures)
+        self._ended = False
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> _Reading:
+        """Built by Scrapy."""
+        return cls(crawler)
+
+    def has_pending_requests(self) -> bool:
+        """Whether there is more to read."""
+        return not self._ended
+
+    def enqueue_request(self, request: Request) -> bool:
+        """What a spider asks for is not fetched."""
+        if not request.meta.get("is_start_request"):
+            self._figures.count("dropped")
+        return False
+
+    def _end(self) -> None:
+        self._ended = True
+        engine.wake(self._crawler)
+
+
+# --- Records anew -------------------------------------------------------------------------------------------
+
+
+class Republishing(_Reading):
+    """Captures through the page pipelines into the results stream."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        options = our_options.read(crawler.settings)
+        self._chain = Chain(crawler, options.page_pipelines)
+        self._client = connection.connect(crawler.settings)
+        self._queue = SiteQueue(self._client, options)
+        self._agent = _Bystander(crawler, options)
+        self._most = options.stream_max_records
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._away = False
+
+    def open(self, spider: Spider) -> None:  # noqa: ARG002 - Scrapy's
+        """Begin."""
+        engine.check(self._crawler)
+        self._task = asyncio.ensure_future(self._run())
+
+    def close(self, reason: str) -> Deferred[None]:  # noqa: ARG002 - Scrapy's
+        """Tell what was taken in hand, and end."""
+        return deferred_from_coro(self._close())
+
+    def next_request(self) -> Request | None:
+        """Nothing passes the engine."""
+        return None
+
+    async def _close(self) -> None:
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+        self._chain.close()
+        await self._client.aclose()
+        self._figures.end()
+
+    async def _run(self) -> None:
+        try:
+            await self._publish_all()
+        except Exception:
+            logger.exception("the archive cannot be read on")
+            self._closing = asyncio.ensure_future(engine.close(self._crawler, "agent_failed"))
+            return
+        self._end()
+
+    async def _publish_all(self) -> None:
+        for number, (capture, body) in enumerate(self._stored, 1):
+            self._take(capture, body)
+            if len(self._agent.told) >= BATCH or self._chain.full:
+                await self._tell()
+            elif number % TURN == 0:
+                await asyncio.sleep(0)
+            if self._stopping.is_set():
+                break
+        await self._tell()
+
+    def _take(self, capture: Capture, body: bytes) -> None:
+        """One capture through the chain."""
+        page = self._page(capture, body)
+        if page is None:
+            return
+        before = len(self._agent.told)
+        page.held = True
+        self._chain.process(page)
+        page.release()
+        if len(self._agent.told) == before:
+            self._figures.count("failed")
+
+    def _page(self, capture: Capture, body: bytes) -> LoadedPage | None:
+        try:
+            site, path = split(capture.url)
+        except UrlError as error:
+            logger.warning("%s at %d: %s", capture.file, capture.offset, error)
+            self._figures.count("failed")
+            return None
+        response = answer_of(capture, body, Request(capture.url))
+        return self._agent.page(record_of(capture, site, path, response), response)
+
+    async def _tell(self) -> None:
+        """What was made goes into the stream, however long that takes; while it is full, wait."""
+        back_off = BackOff()
+        while self._agent.told:
+            try:
+                self._chain.flush()
+                if await self._has_room():
+                    await self._publish()
+                    self._away = False
+                    return
+            except (RedisError, OSError, NotKeptError) as error:
+                if self._stopping.is_set():
+                    logger.warning("%d records could not be published: %s", len(self._agent.told), error)
+                    return
+                if not self._away:
+                    logger.warning("waiting to publish: %s", error)
+                self._away = True
+            await asyncio.sleep(back_off.next())
+
+    async def _has_room(self) -> bool:
+        return (await self._queue.depth()).records < self._most
+
+    async def _publish(self) -> None:
+        told = self._agent.told
+        await self._queue.tell([record for record, _ in told], [links for _, links in told])
+        self._figures.count("published", len(told))
+        told.clear()
+
+
+class _Bystander:
+    """Stands where the agent stands while the page pipelines work; what a page teaches goes no further."""
+
+    def __init__(self, crawler: Crawler, options: Options) -> None:
+        self.crawler = crawler
+        self.options = options
+        self.scope = Scope(options)
+        self.max_url_length: int = crawler.settings.getint("URLLENGTH_LIMIT")
+        self.seeding = self  # of which the pipelines know `met` alone
+        self.told: list[tuple[bytes, bytes]] = []
+        self._author = Author("extract")
+
+    def page(self, record: records.Page, response: Response) -> LoadedPage:
+        """A page as the chain takes it, in a slot of its own: nothing is remembered from page to page."""
+        frontier = Frontier()
+        frontier.add([record.path], record.depth)
+        turn = frontier.take(0.0)
+        assert turn is not None
+        leased = Leased(record.site, "", suspended=False, address=None)
+        slot = Slot(leased, frontier, 0, Dress(record.site, PLAIN, ""), 0.0)
+        self._fetched_at = record.fetched_at
+        return LoadedPage(cast("Agent", self), slot, turn, response, record)
+
+    def publish(self, slot: Slot, page: records.Page, links: bytes = b"") -> None:  # noqa: ARG002 - the agent's
+        """A page's record, made anew. The bare one of a page whose own cannot be written says less than its row."""
+        if page.fetched_at == self._fetched_at:
+            page.extracted_at = now_ms()
+            self.told.append((self._author.numbered(page), links))
+
+    def met(self, site: str, paths: list[str]) -> None:
+        """Sites are found by fetching."""
+
+
+# --- A spider's parse ---------------------------------------------------------------------------------------
+
+
+class Reparsing(_Reading):
+    """Captures through a spider's `parse`."""
+
+    def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's
+        """Leave the figures."""
+        self._figures.end()
+
+    def next_request(self) -> Request | None:
+        """The next capture."""
+        capture, body = next(self._stored, (None, b""))
+        if capture is None:
+            self._ended = True
+            return None
+        meta = {"depth": capture.fetch.depth, "fetched_at": capture.fetched_at, _CAPTURE: (capture, body)}
+        return Request(capture.url, meta=meta, dont_filter=True)
+
+
+class StoredAnswers:
+    """Scrapy's DOWNLOADER for Reparsing: gives what is stored, past all middlewares, and asks nobody."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.active: set[Request] = set()
+        self.slots: dict[str, Any] = {}
+        self._most = crawler.settings.getint("CONCURRENT_REQUESTS")
+
+    def fetch(self, request: Request) -> Deferred[Response]:
+        """The capture as a response; IgnoreRequest for a request of another's."""
+        return deferred_from_coro(self._answer(request))
+
+    def needs_backout(self) -> bool:
+        """Whether enough is under way."""
+        return 0 < self._most <= len(self.active)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    async def _answer(self, request: Request) -> Response:
+        stored = request.meta.pop(_CAPTURE, None)
+        if stored is None:
+            raise IgnoreRequest(f"{request.url}: nothing is fetched while the archive is read")
+        self.active.add(request)
+        try:
+            await asyncio.sleep(0)
+            capture, body = stored
+            return answer_of(capture, body, request)
+        finally:
+            self.active.discard(request)
+
+
+# --- From the archive ---------------------------------------------------------------------------------------
+
+
+def answer_of(capture: Capture, body: bytes, request: Request) -> Response:
+    """The response that the page pipelines had."""
+    kind = responsetypes.from_args(headers=capture.headers, url=capture.url, body=body)
+    address = None
+    with suppress(ValueError):
+        address = ip_address(capture.address)
+    response = kind(
+        url=capture.url,
+        status=capture.status,
+        body=body,
+        flags=["archived"],
+        request=request,
+        ip_address=address,
+    )
+    response.headers = capture.headers
+    return response
+
+
+def record_of(capture: Capture, site: str, path: str, response: Response) -> records.Page:
+    """The record that the fetch had before it passed the page pipelines."""
+    fetch = capture.fetch
+    record = records.Page(
+        site=site,
+        path=path,
+        fetched_at=capture.fetched_at,
+        outcome="duplicate" if fetch.duplicate_of else "stored",
+        status=capture.status,
+        depth=fetch.depth,
+        tries=fetch.tries,
+        sha256=capture.sha256,
+        duplicate_of=fetch.duplicate_of,
+        warc_file=capture.file,
+        warc_offset=capture.offset,
+        warc_length=capture.length,
+    )
+    note_answer(record, response)
+    record.latency_ms, record.wire_size = fetch.latency_ms, fetch.wire_size
+    record.connect_ms, record.head_ms, record.body_ms = fetch.connect_ms, fetch.head_ms, fetch.body_ms
+    return record
+
+
+def _stored(files: list[Path], figures: Figures) -> Iterator[tuple[Capture, bytes]]:
+    """Every capture that can be read, with its body."""
+    for path in files:
+        with Library(path.parent) as library:
+            for found in captures(path):
+                figures.tell()
+                if isinstance(found, Damage):
+                    logger.warning("%s: %d bytes at %d are damaged", path.name, found.length, found.offset)
+                    figures.count("damaged")
+                    continue
+                try:
+                    body = library.body(found)
+                except CaptureError as error:
+                    logger.warning("%s: %s", found.url, error)
+                    figures.count("missing" if isinstance(error, NotThere) else "damaged")
+                    continue
+                figures.count("captures")
+                yield found, body
+        figures.done += 1

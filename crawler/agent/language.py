@@ -1,0 +1,106 @@
+"""The language that a text is written in, as an ISO 639-1 code; empty: too little of it to tell, or none known.
+
+Korean, Japanese and Chinese are told by their letters, all others by CLD2. Takes any text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pycld2
+
+# Characters of a text that are looked at: what it takes grows with them.
+LOOKED_AT = 1_000
+
+_HANGUL = re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]+")
+_KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa\u30fc\u31f0-\u31ff\uff66-\uff9d]+")
+_HAN = re.compile("[\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+_EAST_ASIAN = {"ko", "ja", "zh"}
+# Of a text's letters that must be East Asian for its language to be, and how many where the page declares so: pages in
+# other languages have names in them, and the words 한국어 and 日本語 to change the language by.
+_EAST_ASIAN_SHARE = 0.1
+_EAST_ASIAN_SHARE_DECLARED = 0.02
+# Of kana among kana and Chinese characters, from which on a text is Japanese: a headline has 14 %, no Chinese text 2 %.
+_KANA_SHARE = 0.08
+# Of Hangul among Hangul and Chinese characters, from which on a text is Korean.
+_HANGUL_SHARE = 0.2
+
+# Chinese characters without kana or Hangul that may still be the names on a Japanese or Korean page.
+_FEW_CHARACTERS = 50
+
+_LETTER = re.compile(r"[^\W\d_]+")
+_LATIN = re.compile("[A-Za-z\u00aa-\u024f\u1e00-\u1eff]+")
+_OTHER = re.compile(
+    "[\u0370-\u1dff\u1f00-\u1fff\u2c00-\u2dff\u3005-\uabff\uf900-\ufaff\ufb1d-\ufdff\uff66-\uff9d]+"
+)
+# English that stands on pages in any language. On a page with much text it does not count.
+_BOILERPLATE = re.compile(r"(?:copyright|©|all rights reserved)[^.|\u0370-\U0010ffff]*\.?", re.IGNORECASE)
+_LITTLE_TEXT = 400
+# Letters below which CLD2 guesses. Of 117 texts of 20 to 150 letters in 20 languages it tells 114.
+_LEAST_LETTERS = 10
+# What CLD2 takes for no text: controls, and what is no character.
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]|[\U0001fffe-\U0010ffff]")
+_UNKNOWN = "un"
+
+_DECLARED = re.compile(r"\s*([a-z]{2})(?![a-z])", re.IGNORECASE)
+# Codes of countries that are taken for those of languages, and old ones.
+_MEANT = {"kr": "ko", "jp": "ja", "cn": "zh", "nb": "no", "iw": "he", "in": "id", "ji": "yi", "jw": "jv"}
+
+
+def declared(root: Any) -> str:
+    """The language that a parsed page gives itself in `<html lang>`; empty: none."""
+    found = _DECLARED.match(root.get("lang") or root.get("xml:lang") or "")
+    code = found[1].lower() if found else ""
+    return _MEANT.get(code, code)
+
+
+def language(text: str, said: str = "") -> str:
+    """The language of a text, of which the first LOOKED_AT characters count; `said`: what its page declares."""
+    text = text[:LOOKED_AT]
+    if len(text) < _LITTLE_TEXT:
+        text = _BOILERPLATE.sub(" ", text)
+    if not text.isascii():
+        if east_asian := _east_asian(text, said):
+            return east_asian
+        text = _of_one_script(text)
+    if len(text) < _LITTLE_TEXT and (letters := _count(_LETTER, text)) < _LEAST_LETTERS:
+        return said if letters else ""
+    return _likeliest(text, said) or said
+
+
+def _east_asian(text: str, said: str) -> str:
+    """Korean, Japanese or Chinese, if it is one of these."""
+    hangul, kana, han = _count(_HANGUL, text), _count(_KANA, text), _count(_HAN, text)
+    found = hangul + kana + han
+    share = _EAST_ASIAN_SHARE_DECLARED if said in _EAST_ASIAN else _EAST_ASIAN_SHARE
+    if not found or found < share * _count(_LETTER, text):
+        return ""
+    if kana > hangul and kana >= _KANA_SHARE * (kana + han):
+        return "ja"
+    if hangul >= _HANGUL_SHARE * (hangul + han):
+        return "ko"
+    return said if said in _EAST_ASIAN and found < _FEW_CHARACTERS else "zh"
+
+
+def _of_one_script(text: str) -> str:
+    """The text without the letters of the scripts that it has less of."""
+    other = _count(_OTHER, text)
+    if not other:
+        return text
+    return (_LATIN if 2 * other >= _count(_LATIN, text) else _OTHER).sub(" ", text)
+
+
+def _count(letters: re.Pattern[str], text: str) -> int:
+    return sum(map(len, letters.findall(text)))
+
+
+def _likeliest(text: str, said: str) -> str:
+    hint = {"hintLanguage": said} if said else {}
+    try:
+        _, _, found = pycld2.detect(_REFUSED.sub(" ", text), isPlainText=True, bestEffort=True, **hint)
+    except pycld2.error:
+        return ""
+    code = found[0][1].partition("-")[0]
+    code = _MEANT.get(code, code)
+    return code if len(code) == 2 and code not in (_UNKNOWN, *_EAST_ASIAN) else ""

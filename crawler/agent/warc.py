@@ -1,0 +1,338 @@
+"""WARC 1.1, as bytes: records of what was fetched are made and read here, and told in a line of an index. Pure.
+
+Hides the format (ISO 28500). Every record is a gzip member of its own, so that it can be read alone. Bodies stand
+decoded, as libcurl gives them; so that an answer's head fits the body behind it, what no longer holds is kept under
+another name, as Common Crawl does: `X-Crawler-Content-Encoding`, `X-Crawler-Transfer-Encoding`, and
+`X-Crawler-Content-Length` where the length is another now.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from hashlib import sha256
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from isal import igzip_lib
+from scrapy.http import Headers
+
+from crawler.agent.lines import parsed, status_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy import Request
+    from scrapy.http import Response
+
+# Of isal. A page of 26 kB (benchmarks/archive.py): level 0 makes 8.4 kB of it in 0.02 CPU-ms, 1 7.5 kB in 0.03, 2 the
+# same, 3 7.3 kB in 0.06; zlib's 1 7.7 kB in 0.15, its 6 6.9 kB in 0.29.
+LEVEL: Final = 1
+# What stands before a name that does not hold for the body as it is kept.
+RENAMED: Final = b"X-Crawler-"
+# The first bytes of every record.
+BEGINNING: Final = b"WARC/1."
+REVISIT_MIME: Final = "warc/revisit"
+PROFILE: Final = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+# Of a request that is kept: what anybody may know. Any other field may be a key that was given to this crawler alone.
+REQUEST_FIELDS: Final = frozenset(
+    b"Accept Accept-Encoding Accept-Language From If-Modified-Since If-None-Match Range Referer User-Agent".split()
+)
+
+_MOVED: Final = frozenset((b"content-encoding", b"transfer-encoding", b"content-length"))
+_PROTOCOLS: Final = {"HTTP/2": "h2", "HTTP/3": "h3"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class WarcError(ValueError):
+    """Bytes that are no record of WARC; says what came."""
+
+
+class Fetch(msgspec.Struct, omit_defaults=True):
+    """What is known of a page's fetch beside request and answer: fields of its record, under the same names."""
+
+    depth: int = 0
+    tries: int = 1
+    latency_ms: int = 0
+    wire_size: int = 0
+    connect_ms: int | None = None
+    head_ms: int | None = None
+    body_ms: int | None = None
+    duplicate_of: str = ""
+
+
+class Earlier(NamedTuple):
+    """An earlier capture with the same body. `file` empty: it is not known where."""
+
+    url: str
+    fetched_at: int  # milliseconds since 1970
+    file: str = ""
+    offset: int = 0
+
+
+class Exchange(NamedTuple):
+    """One fetch, as it is to be kept."""
+
+    url: str
+    fetched_at: int  # milliseconds since 1970
+    address: str
+    protocol: str  # of the wire where it is not HTTP/1: h2
+    request: bytes  # head
+    head: bytes  # of the answer, as `stored_head` gives it
+    body: bytes
+    sha256: str  # hex, of the body
+    truncated: str  # why the body is not whole; empty: it is
+    fetch: Fetch
+
+
+class Record(NamedTuple):
+    """One record as it was read."""
+
+    fields: Headers
+    block: bytes
+
+    @property
+    def kind(self) -> str:
+        """WARC-Type."""
+        return self.field("WARC-Type")
+
+    def field(self, name: str) -> str:
+        """A field's value; empty where there is none."""
+        return (self.fields.get(name) or b"").decode("utf-8", "replace")
+
+
+# --- Made ---------------------------------------------------------------------------------------------------
+
+
+def member(record: bytes) -> bytes:
+    """A record as one gzip member."""
+    packed: bytes = igzip_lib.compress(record, LEVEL, igzip_lib.COMP_GZIP)
+    return packed
+
+
+def warcinfo(number: str, name: str, made_at: int, about: dict[str, str]) -> bytes:
+    """A file's first record: what made it, and how."""
+    block = "".join(f"{key}: {' '.join(value.split())}\r\n" for key, value in about.items()).encode()
+    fields = f"WARC-Filename: {name}\r\nContent-Type: application/warc-fields\r\n"
+    return _record("warcinfo", number, made_at, fields, block)
+
+
+def response(exchange: Exchange, number: str, request_number: str) -> bytes:
+    """The answer's record."""
+    fields = _fields_of(exchange, request_number)
+    if exchange.truncated:
+        fields += f"WARC-Truncated: {exchange.truncated}\r\n"
+    block = exchange.head + exchange.body
+    return _record("response", number, exchange.fetched_at, fields, block)
+
+
+def revisit(exchange: Exchange, number: str, request_number: str, earlier: Earlier) -> bytes:
+    """The answer's record without the body, which `earlier` has."""
+    fields = (
+        f"{_fields_of(exchange, request_number)}WARC-Profile: {PROFILE}\r\n"
+        f"WARC-Refers-To-Target-URI: {earlier.url}\r\nWARC-Refers-To-Date: {date(earlier.fetched_at)}\r\n"
+    )
+    if earlier.file:
+        # Fields of Heritrix: whoever reads needs no index to find the body.
+        fields += (
+            f"WARC-Refers-To-Filename: {earlier.file}\r\nWARC-Refers-To-File-Offset: {earlier.offset}\r\n"
+        )
+    return _record("revisit", number, exchange.fetched_at, fields, exchange.head)
+
+
+def request(exchange: Exchange, number: str, response_number: str) -> bytes:
+    """The request's record."""
+    fields = (
+        f"WARC-Target-URI: {exchange.url}\r\nWARC-Concurrent-To: <urn:uuid:{response_number}>\r\n"
+        f"{_address(exchange)}Content-Type: application/http; msgtype=request\r\n"
+    )
+    return _record("request", number, exchange.fetched_at, fields, exchange.request)
+
+
+def _fields_of(exchange: Exchange, request_number: str) -> str:
+    fetch = msgspec.json.encode(exchange.fetch).decode()
+    return (
+        f"WARC-Target-URI: {exchange.url}\r\nWARC-Concurrent-To: <urn:uuid:{request_number}>\r\n"
+        f"{_address(exchange)}WARC-Payload-Digest: sha256:{exchange.sha256}\r\nX-Crawler-Fetch: {fetch}\r\n"
+        "Content-Type: application/http; msgtype=response\r\n"
+    )
+
+
+def _address(exchange: Exchange) -> str:
+    address = f"WARC-IP-Address: {exchange.address}\r\n" if exchange.address else ""
+    return f"{address}WARC-Protocol: {exchange.protocol}\r\n" if exchange.protocol else address
+
+
+def _record(kind: str, number: str, made_at: int, fields: str, block: bytes) -> bytes:
+    head = (
+        f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{number}>\r\nWARC-Date: {date(made_at)}\r\n"
+        f"{fields}WARC-Block-Digest: sha256:{sha256(block).hexdigest()}\r\nContent-Length: {len(block)}\r\n\r\n"
+    )
+    return b"%b%b\r\n\r\n" % (head.encode("utf-8", "surrogatepass"), block)
+
+
+def date(milliseconds: int) -> str:
+    """A time as WARC-Date has it."""
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03}Z"
+
+
+# --- HTTP heads ---------------------------------------------------------------------------------------------
+
+
+def stored_head(lines: Iterable[bytes], size: int) -> bytes:
+    """An answer's head, from its lines as they came, made to fit a decoded body of this size."""
+    first, *rest = [line.strip(b"\r\n") for line in lines] or [b"HTTP/1.1 200"]
+    kept = [first if first.startswith(b"HTTP/1.") else b"HTTP/1.1 " + first.partition(b" ")[2]]
+    right = b"%d" % size
+    told = False
+    for line in rest:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() not in _MOVED:
+            kept.append(line)
+        elif not told and name.strip().lower() == b"content-length" and value.strip() == right:
+            kept.append(line)
+            told = True
+        else:
+            kept.append(RENAMED + line.strip())
+    if not told:
+        kept.append(b"Content-Length: " + right)
+    return b"\r\n".join(kept) + b"\r\n\r\n"
+
+
+def lines_of(response: Response) -> list[bytes]:
+    """Lines of a head for an answer that nobody has the lines of: another download handler gave it."""
+    phrase = HTTPStatus(response.status).phrase if response.status in set(HTTPStatus) else ""
+    lines = [f"HTTP/1.1 {response.status} {phrase}".rstrip().encode()]
+    for name, values in dict.items(response.headers):
+        lines += [name + b": " + value.translate(None, b"\r\n") for value in values]
+    return lines
+
+
+def protocol_of(response: Response) -> str:
+    """As WARC-Protocol has it; empty for HTTP/1 and where nothing is told."""
+    return _PROTOCOLS.get(response.protocol or "", "")
+
+
+def request_head(url: str, request: Request | None, encodings: str) -> bytes:
+    """A request's head as it was sent, without what may be secret; `encodings` is what libcurl asked for by itself."""
+    target = url if request is None else request.url
+    host, slash, path = target.partition("://")[2].partition("#")[0].partition("/")
+    method = "GET" if request is None else request.method
+    lines = [f"{method} {slash or '/'}{path} HTTP/1.1", f"Host: {host}"]
+    fields = {} if request is None else request.headers
+    if encodings and b"Accept-Encoding" not in fields:
+        lines.append(f"Accept-Encoding: {encodings}")
+    head = "\r\n".join(lines).encode("utf-8", "surrogatepass")
+    for name, values in dict.items(fields):
+        if name in REQUEST_FIELDS:
+            head += b"".join(b"\r\n%b: %b" % (name, value.translate(None, b"\r\n\0")) for value in values)
+    return head + b"\r\n\r\n"
+
+
+# --- Read ---------------------------------------------------------------------------------------------------
+
+
+def read(data: bytes) -> Record:
+    """The record in an unpacked member; WarcError where it is none, or not whole."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    if not lines[0].startswith(BEGINNING) or not end:
+        raise WarcError(f"a record begins with {data[:40]!r}; wanted WARC/1.")
+    fields = parsed(lines[1:])
+    length = fields.get("Content-Length") or b""
+    if not length.isdigit() or int(length) > len(rest):
+        raise WarcError(f"a record of {length!r} bytes holds {len(rest)}")
+    return Record(fields, rest[: int(length)])
+
+
+def http_parts(block: bytes) -> tuple[int, Headers, bytes]:
+    """Status, fields and body of an answer in a block; fields under the names that they came with."""
+    head, _, body = block.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    fields = parsed(lines)
+    for name in (b"X-Crawler-Content-Encoding", b"X-Crawler-Content-Length"):
+        fields.pop(name, None)
+    moved = fields.pop(b"X-Crawler-Transfer-Encoding", None)
+    if moved is not None:
+        fields[b"Transfer-Encoding"] = moved
+    return status_in(first), fields, body
+
+
+def milliseconds(text: str) -> int:
+    """The time that a WARC-Date tells; WarcError where it is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise WarcError(f"WARC-Date is {text[:40]!r}; wanted 2026-11-18T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+# --- Index --------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """A capture as an index has it."""
+
+    url: str
+    fetched_at: int
+    mime: str
+    status: int
+    sha256: str
+    file: str
+    offset: int
+    length: int
+
+
+def index_line(entry: Entry) -> bytes:
+    """The capture's line in a CDXJ index."""
+    told = {
+        "url": entry.url,
+        "mime": entry.mime,
+        "status": str(entry.status),
+        "digest": f"sha256:{entry.sha256}",
+        "length": str(entry.length),
+        "offset": str(entry.offset),
+        "filename": entry.file,
+    }
+    stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(entry.fetched_at // 1000))
+    return b"%b %b %b\n" % (surt(entry.url), stamp.encode(), msgspec.json.encode(told))
+
+
+def mime_of(content_type: str) -> str:
+    """A content type without its parameters, as an index has it."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind or "unk"
+
+
+def surt(url: str) -> bytes:
+    """The key under which a canonical URL is sorted: `org,example)/a?b=c`.
+
+    As the tools of web archives make it: no `www`, lower case, no slash at the end, query in order.
+    """
+    start = url.find("/", url.find("://") + 3)
+    site, rest = (url, "/") if start < 0 else (url[:start], url[start:])
+    path, mark, query = rest.lower().partition("?")
+    path = path.rstrip("/") or "/"
+    if mark and query:
+        path += "?" + "&".join(sorted(query.split("&")))
+    # A blank or a line's end would part the line's fields.
+    path = path.replace(" ", "%20").replace("\n", "%0a").replace("\r", "%0d")
+    return (_surt_of_site(site) + path).encode("utf-8", "surrogatepass")
+
+
+@lru_cache(4096)
+def _surt_of_site(site: str) -> str:
+    parts = urlsplit(site)
+    host = parts.hostname or ""
+    labels = host.split(".")
+    if len(labels) > 1 and labels[0].rstrip("0123456789") == "www":
+        labels = labels[1:]
+    name = f"[{host}]" if ":" in host else ",".join(reversed(labels))
+    return f"{name}:{parts.port})" if parts.port else f"{name})"

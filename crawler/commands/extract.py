@@ -1,0 +1,205 @@
+"""`scrapy extract`: read the archive again, in place of the web; or check it against the tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.commands import BaseRunSpiderCommand
+from scrapy.exceptions import UsageError
+
+from crawler.command import CommandError, LowtideCommand, exit_code_of, print_json, quieten
+from crawler.options import nearest
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from scrapy import Spider
+
+    from crawler.agent.captures import Verdict
+
+# Of rows that are not well, how many are named.
+NAMED = 10
+
+
+class Command(LowtideCommand, BaseRunSpiderCommand):
+    def syntax(self) -> str:
+        return "[options] [FILE or FOLDER …]"
+
+    def short_desc(self) -> str:
+        return "Read the archive again: records anew, or a spider's items; nothing is fetched"
+
+    def long_desc(self) -> str:
+        return (
+            "Let every answer in the archive (VAR_DIR/archive, or the files and folders that are named) pass the page "
+            "pipelines again, and publish its record anew: for attributes that were not there when it was fetched. "
+            "With --spider its parse is called instead, and its items go through item pipelines and into -o and -O. "
+            "With --check every row of pages is compared with the archive; the exit code is 1 if one is not well."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument("--spider", metavar="NAME", help="give the answers to this spider's parse")
+        parser.add_argument("--check", action="store_true", help="compare the tables' rows with the archive")
+        parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        super().process_options(args, opts)
+        assert self.settings is not None
+        quieten(self.settings)
+        if opts.check and opts.spider:
+            raise UsageError("--check goes without --spider", print_help=False)
+        if not opts.spider and (opts.output or opts.overwrite_output or opts.spargs):
+            raise UsageError(
+                "-a, -o and -O are for a spider; wanted --spider NAME beside them", print_help=False
+            )
+        if opts.spider:
+            self._spider(opts.spider).update_settings(self.settings)
+            self.options = self.read_options()
+        self.requires_crawler_process = not opts.check
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> int:
+        if opts.check:
+            return self._check(args, opts)
+        return self._read(self._files(args), opts)
+
+    # --- reading ---
+
+    def _read(self, files: list[Path], opts: argparse.Namespace) -> int:
+        from crawler.agent import extracting
+
+        assert self.settings is not None
+        assert self.crawler_process is not None
+        given: dict[str, Any] = {extracting.FILES: files, "ARCHIVE_CONTENT_TYPES": ""}
+        if opts.spider:
+            given["SCHEDULER"] = "crawler.agent.extracting.Reparsing"
+            given["DOWNLOADER"] = "crawler.agent.extracting.StoredAnswers"
+            given["EXTENSIONS_BASE"] = {
+                **self.settings.getdict("EXTENSIONS_BASE"),
+                "crawler.store.local.LocalServer": None,
+            }
+        else:
+            given["SCHEDULER"] = "crawler.agent.extracting.Republishing"
+            self._check_server()
+        for name, value in given.items():
+            self.settings.set(name, value, priority="cmdline")
+        crawler = self.crawler_process.create_crawler(opts.spider or "site")
+        self.crawler_process.crawl(crawler, **opts.spargs)
+        self.crawler_process.start()
+        if self.crawler_process.bootstrap_failed:
+            return 1
+        stats = crawler.stats.get_stats()
+        prefix = extracting.FIGURES
+        figures = {name.removeprefix(prefix): n for name, n in stats.items() if name.startswith(prefix)}
+        self._show_figures(figures, opts)
+        unwell = figures.get("damaged", 0) + figures.get("missing", 0) + figures.get("failed", 0)
+        return exit_code_of(crawler) or int(unwell > 0)
+
+    def _check_server(self) -> None:
+        from crawler.sites import connection
+
+        assert self.settings is not None
+        connection.require(self.settings)
+        if connection.is_named(self.settings):
+            connection.check(self.settings)
+
+    def _show_figures(self, figures: dict[str, Any], opts: argparse.Namespace) -> None:
+        if opts.json:
+            print_json(figures)
+            return
+        out = sys.stderr if _goes_to_output(opts) else sys.stdout
+        told = ", ".join(
+            f"{value:,} {name}" for name, value in figures.items() if value or name == "captures"
+        )
+        print(told, file=out)
+
+    def _files(self, args: list[str]) -> list[Path]:
+        """The finished files that are meant; those of dead processes are finished first."""
+        from crawler.agent import archive
+
+        files: list[Path] = []
+        writing = 0
+        for path in map(Path, args or [str(self.options.archive_folder)]):
+            if args and not path.is_dir():
+                files.append(path)
+                continue
+            archive.recover(path)
+            files += archive.finished(path)
+            writing += len(archive.being_written(path))
+        absent = [path for path in files if not path.is_file()]
+        if absent:
+            raise CommandError(f"no file {absent[0]}")
+        if writing:
+            print(
+                f"lowtide: {writing} files are still being written, and are left for later", file=sys.stderr
+            )
+        if not files and not writing:
+            where = args[0] if args else self.options.archive_folder
+            raise CommandError(f"no archive in {where}; wanted the folder of a crawl, as in -s VAR_DIR=var")
+        return files
+
+    def _spider(self, name: str) -> type[Spider]:
+        from scrapy.spiderloader import get_spider_loader
+
+        assert self.settings is not None
+        loader = get_spider_loader(self.settings.frozencopy())
+        try:
+            return loader.load(name)
+        except KeyError:
+            near = nearest(name, loader.list())
+            hint = f"; did you mean {near}?" if near else ""
+            raise UsageError(f"no spider {name!r}{hint}", print_help=False) from None
+
+    # --- checking ---
+
+    def _check(self, args: list[str], opts: argparse.Namespace) -> int:
+        from crawler.agent import captures
+        from crawler.store import archived, operating
+        from crawler.store.joining import require_tables
+
+        if len(args) > 1 or (args and not Path(args[0]).is_dir()):
+            raise UsageError("--check takes one folder; wanted that with all files", print_help=False)
+        assert self.settings is not None
+        require_tables(self.settings, self.options)
+        engine = operating.the_tables(self.options)
+        if engine is None:
+            raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
+        folder = Path(args[0]) if args else self.options.archive_folder
+        rows = (captures.Kept(*page) for page in archived.archived_pages(engine))
+        verdicts = _with_progress(captures.check(rows, folder), lambda: archived.count(engine))
+        return _account(verdicts, opts)
+
+
+def _account(verdicts: Iterable[Verdict], opts: argparse.Namespace) -> int:
+    """Count, and name the first that are not well."""
+    counts = {"ok": 0, "missing": 0, "damaged": 0}
+    unwell: list[dict[str, str]] = []
+    for verdict in verdicts:
+        counts[verdict.word] += 1
+        if verdict.why and len(unwell) < NAMED:
+            unwell.append({"url": verdict.kept.url, "verdict": verdict.word, "why": verdict.why})
+    if opts.json:
+        print_json({**counts, "first": unwell})
+    else:
+        for one in unwell:
+            print(f"{one['verdict']:<8} {one['url']}: {one['why']}")
+        print(", ".join(f"{number:,} {word}" for word, number in counts.items()))
+    return int(counts["missing"] + counts["damaged"] > 0)
+
+
+def _with_progress(verdicts: Iterable[Verdict], total: Any) -> Iterator[Verdict]:
+    """The same, shown in a terminal as they come."""
+    if not sys.stderr.isatty():
+        yield from verdicts
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(verdicts, "checking", total=total(), console=Console(stderr=True), transient=True)
+
+
+def _goes_to_output(opts: argparse.Namespace) -> bool:
+    """Whether the standard output is a feed's."""
+    return "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]

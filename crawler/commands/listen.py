@@ -1,0 +1,127 @@
+"""`scrapy listen`: takes status checks of other crawlers, sent as paper 002's packets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import UsageError
+
+from crawler.command import LowtideCommand, print_json, quieten
+from crawler.options import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from scrapy.settings import BaseSettings
+
+    from crawler.store.beside import Beside
+
+
+class Command(LowtideCommand):
+    def short_desc(self) -> str:
+        return "Take status checks of other crawlers, sent as packets over TCP"
+
+    def long_desc(self) -> str:
+        return (
+            "Take packets (paper 002's: length||crawler||code||status||time||...) at LISTEN_ADDRESS and LISTEN_PORT "
+            "until stopped, and put them into the results stream; they end in the table checks, what is no packet in "
+            "dead_letters. Where REDIS_URL is empty it uses the machine's own server and sees to a coordinator."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        from crawler.store import listener
+
+        super().process_options(args, opts)
+        try:
+            listener.check(self.options)
+        except OptionError as error:
+            raise UsageError(str(error), print_help=False) from None
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> int:
+        from scrapy.utils.log import configure_logging
+
+        from crawler.sites import connection
+
+        if args:
+            raise UsageError(f"wanted no arguments; came {' '.join(args)!r}", print_help=False)
+        assert self.settings is not None
+        as_given = self.settings.copy()
+        log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[listener]")
+        self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
+        configure_logging(self.settings)
+        quieten(self.settings)
+        connection.require(self.settings)
+        if connection.is_named(self.settings):
+            connection.check(self.settings)
+            return self._tell(asyncio.run(self._listen(None)), as_json=opts.json)
+        return self._local(as_given, opts)
+
+    def _local(self, as_given: BaseSettings, opts: argparse.Namespace) -> int:
+        from crawler.store.beside import Beside
+        from crawler.store.local import UNUSABLE
+        from crawler.store.server import OtherCrawl
+
+        assert self.settings is not None
+        try:
+            beside = Beside(as_given, self.options)
+        except OtherCrawl as error:
+            self.fail(str(error))
+            return UNUSABLE
+        self.settings.set("REDIS_URL", beside.url, priority="cmdline")
+        with beside:
+            code = self._tell(asyncio.run(self._listen(beside)), as_json=opts.json)
+        if beside.trouble:
+            self.fail(beside.trouble)
+            return UNUSABLE
+        return code
+
+    async def _listen(self, beside: Beside | None) -> dict[str, Any]:
+        from crawler.store import listener
+
+        assert self.settings is not None
+        stop = asyncio.Event()
+        _stop_by_signals(stop)
+        watch = asyncio.create_task(beside.watch(stop)) if beside else None
+        try:
+            return await listener.listen(self.settings, self.options, stop)
+        finally:
+            if watch:
+                watch.cancel()
+
+    def _tell(self, figures: dict[str, Any], *, as_json: bool) -> int:
+        from crawler.store.listener import LAST_SECONDS, told
+
+        if as_json:
+            print_json(figures)
+        else:
+            refused = told(Counter(figures["refused_by"]))
+            print(f"{figures['taken']} packets taken, {refused}, over {figures['connections']} connections")
+        if figures["waiting"]:
+            self.fail(
+                f"{figures['waiting']} records did not reach Redis within {LAST_SECONDS:.0f} s and are lost, but for "
+                "those whose senders wait for an acknowledgement and send them again"
+            )
+            return 1
+        return 0
+
+
+def _stop_by_signals(stop: asyncio.Event) -> None:
+    """The first SIGINT or SIGTERM ends it well, a second one at once."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        if stop.is_set():
+            logging.getLogger("listener").warning("told to end a second time: what was read is left")
+            raise SystemExit(1)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)

@@ -1,0 +1,182 @@
+"""Keeps what came: the answer and its request into the archive, their place into the page's record.
+
+A page with the bytes of an earlier page of its site becomes a `revisit` that refers to it, where this agent itself has
+kept the earlier one and still remembers it; otherwise it is kept whole, so that no capture leans on one that may lie
+on another machine. Answers that a cache gave are not kept: nobody was asked. Without ARCHIVE_CONTENT_TYPES nothing is.
+"""
+
+from __future__ import annotations
+
+import logging
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from hashlib import sha256
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+from scrapy import signals
+
+from crawler import options as our_options
+from crawler.agent import archive, warc
+from crawler.agent.captures import LARGEST_MEMBER
+from crawler.agent.wire import ENCODINGS
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+    from crawler.agent.archive import Place
+    from crawler.agent.pages import LoadedPage
+    from crawler.options import Options
+
+logger = logging.getLogger("archive")
+
+# Captures that a later page may refer to: 7 MB.
+REMEMBERED: Final = 32_768
+CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
+BODIES: Final = "bodies are decoded; header fields that no longer hold begin with X-Crawler-"
+
+
+class Archive:
+    """Fills warc_file, warc_offset and warc_length of pages whose content type is wanted."""
+
+    def __init__(self, crawler: Crawler, options: Options) -> None:
+        self._options = options
+        self._types = options.archive_types
+        self._user_agent = str(crawler.settings["USER_AGENT"])
+        self._writer: archive.Writer | None = None
+        self._earlier = _Earlier()
+        self._wants = lru_cache(1024)(self._is_wanted)
+        if self._types:
+            crawler.signals.connect(self._recover, signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Archive:
+        """Built by the chain."""
+        return cls(crawler, our_options.read(crawler.settings))
+
+    def process(self, page: LoadedPage) -> None:
+        """Keep the page, in memory as yet."""
+        record = page.record
+        if not self._types or record.outcome == "filtered" or not self._wants(record.content_type):
+            return
+        if "cached" in page.response.flags or record.size > LARGEST_MEMBER // 2:
+            return
+        digest = record.sha256 or sha256(page.body).hexdigest()
+        earlier = self._earlier.find(record.site, digest) if record.duplicate_of else None
+        place = self._keep(page, digest, earlier)
+        if earlier is None:
+            capture = warc.Earlier(record.url, record.fetched_at, place.file, place.offset)
+            self._earlier.remember(record.site, digest, capture)
+        record.warc_file, record.warc_offset, record.warc_length = place
+
+    def flush(self) -> None:
+        """Bring the files up to all pages so far; OSError where the disk does not take it."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits in memory as may."""
+        return self._writer is not None and self._writer.waiting >= self._options.archive_buffer_bytes
+
+    def close(self) -> None:
+        """Finish what is open."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _keep(self, page: LoadedPage, digest: str, earlier: warc.Earlier | None) -> Place:
+        if self._writer is None:
+            self._writer = self._make_writer(page)
+        mime = warc.mime_of(page.record.content_type)
+        return self._writer.add(exchange_of(page, digest), mime, page.record.status, earlier)
+
+    def _make_writer(self, page: LoadedPage) -> archive.Writer:
+        options, author = self._options, page.agent.session.author
+        return archive.Writer(
+            options.archive_folder,
+            f"{author.name}-{author.run}",
+            options.archive_file_bytes,
+            options.archive_file_seconds,
+            self._about,
+        )
+
+    def _about(self) -> dict[str, str]:
+        return {
+            "software": "Lowtide",
+            "format": "WARC File Format 1.1",
+            "conformsTo": CONFORMS_TO,
+            "robots": "obey",
+            "http-header-user-agent": self._user_agent,
+            "description": BODIES,
+        }
+
+    def _is_wanted(self, content_type: str) -> bool:
+        # Nothing told means HTML, as it does where links are looked for.
+        kind = content_type.partition(";")[0].strip().lower() or "text/html"
+        return any(fnmatchcase(kind, wanted) for wanted in self._types)
+
+    def _recover(self) -> None:
+        """Finish what dead processes have left, beside the crawl: reading a large file takes seconds."""
+        Thread(target=self._recover_all, name="archive-recovery", daemon=True).start()
+
+    def _recover_all(self) -> None:
+        try:
+            archive.recover(self._options.archive_folder)
+        except OSError as error:
+            logger.warning(
+                "files of a dead process could not be finished; the next start tries again: %s", error
+            )
+
+
+class _Earlier:
+    """The last captures of pages, by site and body; half of them may be forgotten at a time."""
+
+    def __init__(self) -> None:
+        self._young: dict[int, warc.Earlier] = {}
+        self._old: dict[int, warc.Earlier] = {}
+
+    def remember(self, site: str, digest: str, capture: warc.Earlier) -> None:
+        """Later pages of the site with these bytes may refer to this one."""
+        if len(self._young) >= REMEMBERED // 2:
+            self._old, self._young = self._young, {}
+        self._young[hash((site, digest))] = capture
+
+    def find(self, site: str, digest: str) -> warc.Earlier | None:
+        """An earlier capture of a page of the site with these bytes."""
+        key = hash((site, digest))
+        return self._young.get(key) or self._old.get(key)
+
+
+def exchange_of(page: LoadedPage, digest: str) -> warc.Exchange:
+    """What is to be kept of a page."""
+    record, response = page.record, page.response
+    lines = None if response.request is None else response.meta.get("raw_head")
+    return warc.Exchange(
+        url=record.url,
+        fetched_at=record.fetched_at,
+        address=record.address,
+        protocol=warc.protocol_of(response),
+        request=warc.request_head(record.url, response.request, ENCODINGS if lines else ""),
+        head=warc.stored_head(lines or warc.lines_of(response), len(page.body)),
+        body=page.body,
+        sha256=digest,
+        truncated=_why_cut(response),
+        fetch=warc.Fetch(
+            depth=record.depth,
+            tries=record.tries,
+            latency_ms=record.latency_ms,
+            wire_size=record.wire_size,
+            connect_ms=record.connect_ms,
+            head_ms=record.head_ms,
+            body_ms=record.body_ms,
+            duplicate_of=record.duplicate_of,
+        ),
+    )
+
+
+def _why_cut(response: Response) -> str:
+    """As WARC-Truncated has it."""
+    if "dataloss" in response.flags:
+        return "disconnect"
+    return "unspecified" if "download_stopped" in response.flags else ""

@@ -1,0 +1,31 @@
+"""The language that a page's text is written in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from crawler.agent.language import LOOKED_AT, declared, language
+from crawler.agent.text import collapsed
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from crawler.agent.pages import LoadedPage
+
+
+class Language:
+    """Fills language, unless LANGUAGE_ENABLED is off."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Language:
+        """Built by the chain."""
+        return cls(enabled=crawler.settings.getbool("LANGUAGE_ENABLED"))
+
+    def process(self, page: LoadedPage) -> None:
+        """Read the text's first characters, and what the page declares where they do not tell."""
+        if self._enabled and page.raw_text:
+            text = collapsed(page.raw_text, LOOKED_AT)
+            page.record.language = language(text, declared(page.document))

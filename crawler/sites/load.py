@@ -1,0 +1,197 @@
+"""How busy each site is at which hour, from what it cost to fetch its pages: pure arrays, no input or output.
+
+A visit is what one agent saw of one site in one hour: the median time that a page took, and the share of its requests
+that were refused (429, 5xx, no answer in time). Visits are folded into 48 cells a site (weekday and weekend by the
+hour, UTC), older ones count for less. What is forecast is the site's own mean, plus the shape that its group and all
+sites have in common, plus its own departure from that as far as the evidence goes: without evidence a site is flat.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+CELLS: Final = 48
+# A visit's weight halves in this time: patterns change with seasons and with a site's machines. A guess, not measured.
+HALF_LIFE_HOURS: Final = 21 * 24.0
+# A visit says as much as half a one of the hours before and after it.
+NEIGHBOUR: Final = 0.5
+# Visits after which a departure is believed half, until there is enough to estimate it (`shrinkage`).
+FIRST_SHRINKAGE: Final = 8.0
+LEAST_SHRINKAGE, MOST_SHRINKAGE = 0.5, 100.0
+# Cells with two visits or more, before the estimate is taken.
+CELLS_TO_ESTIMATE: Final = 200
+# Error of a forecast load from which on a smooth day beats the raw one: with picking the least of several noisy hours
+# one picks noise (simulated: they meet at 0.06).
+SMOOTH_FROM_ERROR: Final = 0.06
+# The pace that counts as no load: that of the fastest sites in their best hour, but for a few.
+REFERENCE_PERCENTILE: Final = 95
+UNKNOWN: Final = 255
+# A site that answers at all has some pace left.
+BUSIEST: Final = 253
+# The first hour since 1970 was of a Thursday; Saturday is the third day.
+_FIRST_WEEKDAY: Final = 3
+
+
+class Forecast(NamedTuple):
+    """The next 24 hours, the first column being the hour asked for."""
+
+    load: np.ndarray  # (n, 24) uint8: 0 idle .. 253 busy; 255 where nothing is known of the site
+    reference: float  # pages an hour of one connection at load 0; 0: nothing is known of any site
+
+
+def cell_of(hour: int) -> int:
+    """The cell of an hour since 1970, UTC: 0 to 23 on weekdays, 24 to 47 at weekends."""
+    weekday = (hour // 24 + _FIRST_WEEKDAY) % 7
+    return hour % 24 + (24 if weekday >= 5 else 0)
+
+
+class LoadTable:
+    """Cells of n sites, and what they have in common."""
+
+    def __init__(self, sites: int) -> None:
+        self._mean = np.zeros((sites, CELLS), np.float32)  # log of a page's seconds
+        self._refused = np.zeros((sites, CELLS), np.float32)
+        self._weight = np.zeros((sites, CELLS), np.float32)
+        self._at = np.zeros((sites, CELLS), np.int32)  # hour of the last visit
+        self._within = np.zeros(2)  # sum of squares between visits of one cell, and how many
+
+    def __len__(self) -> int:
+        return len(self._weight)
+
+    def grow(self, sites: int) -> None:
+        """Make room for this many sites."""
+        more = sites - len(self)
+        if more > 0:
+            names = ("_mean", "_refused", "_weight", "_at")
+            for name in names:
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros((more, CELLS), old.dtype)]))
+
+    def fold(self, hour: int, rows: np.ndarray, seconds: np.ndarray, refused: np.ndarray) -> None:
+        """Take in the visits of one hour: distinct site rows, their pages' seconds, shares of refusals (0 .. 1).
+
+        Where all was refused seconds are NaN. Hours may come in any order; ValueError for seconds that are not above 0.
+        """
+        if not (np.isnan(seconds) | (seconds > 0)).all():
+            raise ValueError("seconds of a page; wanted above 0, or NaN where none came")
+        cell = cell_of(hour)
+        day = cell // 24 * 24
+        log = np.log(seconds)
+        for column, weight in (
+            (cell, 1.0),
+            (day + (cell - 1) % 24, NEIGHBOUR),
+            (day + (cell + 1) % 24, NEIGHBOUR),
+        ):
+            self._fold_cell(hour, column, weight, rows, log, refused)
+
+    def _fold_cell(
+        self, hour: int, cell: int, weight: float, rows: np.ndarray, log: np.ndarray, refused: np.ndarray
+    ) -> None:
+        old = self._weight[rows, cell]
+        passed = np.maximum(hour - self._at[rows, cell], 0)
+        kept = np.where(old > 0, old * np.exp2(-passed / HALF_LIFE_HOURS), 0.0)
+        total = kept + weight
+        before = self._mean[rows, cell]
+        value = np.where(np.isnan(log), np.where(old > 0, before, 0.0), log)
+        after = before + (value - before) * weight / total
+        again = (old >= 1) & (weight == 1.0)
+        self._within += (((value - before) * (value - after))[again].sum(), again.sum())
+        self._mean[rows, cell] = after
+        self._refused[rows, cell] += (refused - self._refused[rows, cell]) * weight / total
+        self._weight[rows, cell] = total
+        self._at[rows, cell] = np.maximum(self._at[rows, cell], hour)
+
+    def shrinkage(self) -> float:
+        """Visits after which a site's departure from the common shape is believed half, from the visits themselves."""
+        sure = self._weight >= 2
+        squares, many = self._within
+        if many < CELLS_TO_ESTIMATE or sure.sum() < CELLS_TO_ESTIMATE:
+            return FIRST_SHRINKAGE
+        within = squares / many
+        own, common = self._site_means(np.zeros(CELLS)), self._common(np.zeros(len(self), np.int32), 1)[0]
+        departure = (self._mean - own[:, None] - common)[sure]
+        between = float((departure**2).mean() - (within / self._weight[sure]).mean())
+        if between <= 0:
+            return MOST_SHRINKAGE
+        return float(np.clip(within / between, LEAST_SHRINKAGE, MOST_SHRINKAGE))
+
+    def forecast(self, hour: int, groups: np.ndarray | None = None) -> Forecast:
+        """Loads from this hour on. `groups`: an index from 0 up for each site, of sites that share a day."""
+        groups = np.zeros(len(self), np.int32) if groups is None else groups
+        known = self._weight.any(axis=1)
+        if not known.any():
+            return Forecast(np.full((len(self), 24), UNKNOWN, np.uint8), 0.0)
+        shape = self._common(groups, int(groups.max()) + 1)[groups]
+        own = self._site_means(shape)
+        k = self.shrinkage()
+        belief = self._weight / (self._weight + k)
+        departure = belief * (self._mean - own[:, None] - shape)
+        refused = self._shrunk_refusals(belief)
+        pace = (1 - refused) * np.exp(-(own[:, None] + shape + departure))
+        # Of best hours: with means, the best hours of many sites would all be load 0, and none the best.
+        reference = float(np.percentile(pace[known].max(axis=1), REFERENCE_PERCENTILE))
+        raw = 1 - np.minimum(pace / reference, 1.0)
+        load = self._smoothed(raw, k)[:, [cell_of(hour + step) for step in range(24)]]
+        steps = np.clip(np.rint(load * 254), 0, BUSIEST).astype(np.uint8)
+        steps[~known] = UNKNOWN
+        return Forecast(steps, reference * 3600)
+
+    def _site_means(self, shape: np.ndarray) -> np.ndarray:
+        """Each site's own level, the shape that it shares with others taken out; the mean of all where it has none."""
+        weight = self._weight.sum(axis=1)
+        total = (self._weight * (self._mean - shape)).sum(axis=1)
+        everybody = total.sum() / max(weight.sum(), 1e-9)
+        return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1e-9), everybody))
+
+    def _common(self, groups: np.ndarray, many: int) -> np.ndarray:
+        """The day's shape of each group (groups, 48): shrunk to that of all sites, and that to none."""
+        own = self._site_means(np.zeros(CELLS))
+        rest = self._weight * (self._mean - own[:, None])
+        everybody = rest.sum(axis=0) / (self._weight.sum(axis=0) + FIRST_SHRINKAGE)
+        sums = np.zeros((many, CELLS))
+        weights = np.zeros((many, CELLS))
+        np.add.at(sums, groups, rest - self._weight * everybody)
+        np.add.at(weights, groups, self._weight)
+        return np.asarray(everybody + sums / (weights + FIRST_SHRINKAGE))
+
+    def _shrunk_refusals(self, belief: np.ndarray) -> np.ndarray:
+        weight = self._weight.sum(axis=1)
+        own = (self._weight * self._refused).sum(axis=1) / np.maximum(weight, 1e-9)
+        return np.asarray(own[:, None] + belief * (self._refused - own[:, None]))
+
+    def _smoothed(self, load: np.ndarray, k: float) -> np.ndarray:
+        """Towards two waves a day where the evidence is thin, as it is where it is not."""
+        many = self._within[1]
+        spread = np.sqrt(self._within[0] / many) if many >= CELLS_TO_ESTIMATE else 0.3
+        # Shrinkage has taken a part of the error already.
+        error = (1 - load) * spread / np.sqrt(self._weight + k)
+        raw = 1 / (1 + (error / SMOOTH_FROM_ERROR) ** 2)
+        waves = np.concatenate([_two_waves(load[:, :24]), _two_waves(load[:, 24:])], axis=1)
+        return np.asarray(np.clip(raw * load + (1 - raw) * waves, 0, 1))
+
+    # --- one site as bytes ---
+
+    def pack(self, row: int) -> bytes:
+        """A site's cells, of which those without evidence take nothing."""
+        cells = np.flatnonzero(self._weight[row]).astype(np.uint8)
+        parts = (self._mean, self._refused, self._weight, self._at)
+        return cells.tobytes() + b"".join(part[row, cells].tobytes() for part in parts)
+
+    def unpack(self, row: int, packed: bytes) -> None:
+        """What `pack` gave; ValueError where it is none."""
+        many, rest = divmod(len(packed), 1 + 4 * 4)
+        cells = np.frombuffer(packed[:many], np.uint8)
+        if rest or (cells >= CELLS).any():
+            raise ValueError(f"{len(packed)} bytes are no site's loads")
+        words = np.frombuffer(packed[many:], np.float32).reshape(4, many)
+        self._mean[row, cells], self._refused[row, cells], self._weight[row, cells] = words[:3]
+        self._at[row, cells] = words[3].view(np.int32)
+
+
+def _two_waves(day: np.ndarray) -> np.ndarray:
+    """A day's mean, its first and its second harmonic (n, 24)."""
+    waves = np.fft.rfft(day, axis=1)
+    waves[:, 3:] = 0
+    return np.fft.irfft(waves, 24, axis=1)

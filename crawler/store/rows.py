@@ -1,0 +1,257 @@
+"""Records as rows: tuples in the order of the columns named beside each.
+
+A page's row is made once for every page of a crawl, so it is made without loops; all other records are rare. What no
+database takes (NUL, lone surrogates) is cleaned here. The first columns of a row are its key.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from crawler.records import Check, Page, PageOutcome, RunMoment, SiteEnded, SiteFound, SiteOrder, hash64
+from crawler.store.tables import BLOCKED, FINISHED, PAUSED, QUEUED, UNFINISHED, WORD_LENGTH
+
+# Where a page's first turn leads in paper 001's life-cycle; a page that robots.txt forbids was never visited.
+PAGE_STATES: dict[PageOutcome, str] = {
+    "stored": "visited",
+    "redirected": "visited",
+    "duplicate": "visited",
+    "filtered": "visited",
+    "failed": "no_response_1",
+    "denied": "init",
+}
+
+# What an order makes of a site that the agents are to leave alone, or not any more.
+STOPPED = {"pause": PAUSED, "block": BLOCKED, "resume": None}
+
+# Hex digits of a content hash.
+HASH_LENGTH = 32
+
+Row = tuple[Any, ...]
+site_id = lru_cache(maxsize=65_536)(hash64)
+_encode = msgspec.json.Encoder().encode
+
+
+# --- Texts ------------------------------------------------------------------------------------------------
+
+
+def clean(words: str) -> str:
+    """The text without NUL, each lone surrogate replaced: what every database takes."""
+    if is_clean(words):
+        return words
+    return words.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_clean(words: str) -> bool:
+    """Whether every database takes the text as it is."""
+    if "\0" in words:
+        return False
+    if words.isascii():
+        return True
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def clean_page(page: Page) -> Page:
+    """The page with all its texts cleaned; itself, where there is nothing to clean."""
+    # One look at all of them costs a sixth of one at each.
+    words = "".join(
+        (
+            page.path,
+            page.title,
+            page.description,
+            page.error,
+            page.agent,
+            page.run,
+            page.site,
+            page.sha256,
+            page.duplicate_of,
+            page.redirect,
+            page.canonical,
+            page.content_type,
+            page.charset,
+            page.language,
+            page.content_hash,
+            page.etag,
+            page.last_modified,
+            page.address,
+            page.warc_file,
+        )
+    )
+    if is_clean(words):
+        return page
+    changed = {name: _cleaned(value) for name, value in msgspec.structs.asdict(page).items()}
+    return msgspec.structs.replace(page, **changed)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(one) for one in value]
+    if isinstance(value, dict):
+        return {clean(name): one for name, one in value.items()}
+    return value
+
+
+def _json(value: list[str] | dict[str, int]) -> str:
+    try:
+        words = _encode(value).decode()
+    except UnicodeEncodeError:
+        return _json(_cleaned(value))
+    # JSON has NUL in six harmless letters, but PostgreSQL's functions for JSON refuse them.
+    return _encode(_cleaned(value)).decode() if "\\u0000" in words else words
+
+
+# --- Pages ------------------------------------------------------------------------------------------------
+
+PAGE_COLUMNS = (
+    *("site_id", "url_hash", "url", "state", "outcome", "status", "depth", "tries", "error", "size"),
+    *("latency_ms", "sha256", "duplicate_of", "redirect", "content_type", "title", "description"),
+    *("fetched_at", "links", "canonical", "charset", "language", "content_hash", "media", "outside_hosts"),
+    *("mail_domains", "ftp_domains", "robots", "keywords", "etag", "last_modified", "address", "wire_size"),
+    *("warc_file", "warc_offset", "warc_length", "extracted_at"),
+)
+
+
+def page_row(page: Page, site: int, url_hash: int, links: bytes) -> Row:
+    """A row of `pages`; the page's texts are clean."""
+    outcome, kept = page.outcome, page.warc_file
+    # One value after the other: unpacking tuples into it would take half as long again.
+    return (
+        site,
+        url_hash,
+        page.site + page.path,
+        PAGE_STATES[outcome],
+        outcome,
+        page.status,
+        page.depth,
+        page.tries,
+        page.error or None,
+        page.size,
+        page.latency_ms,
+        page.sha256 or None,
+        page.site + page.duplicate_of if page.duplicate_of else None,
+        page.redirect or None,
+        page.content_type or None,
+        page.title or None,
+        page.description or None,
+        page.fetched_at,
+        links or None,
+        page.canonical or None,
+        page.charset[:WORD_LENGTH] or None,
+        page.language[:WORD_LENGTH] or None,
+        page.content_hash[:HASH_LENGTH] or None,
+        _json(page.media) if page.media else None,
+        _json(page.outside_hosts) if page.outside_hosts else None,
+        _json(page.mail_domains) if page.mail_domains else None,
+        _json(page.ftp_domains) if page.ftp_domains else None,
+        _json(page.robots) if page.robots else None,
+        _json(page.keywords) if page.keywords else None,
+        page.etag or None,
+        page.last_modified or None,
+        page.address or None,
+        page.wire_size,
+        kept or None,
+        page.warc_offset if kept else None,
+        page.warc_length if kept else None,
+        page.extracted_at or None,
+    )
+
+
+FETCH_COLUMNS = (
+    *("agent", "run", "seq", "site_id", "url_hash", "fetched_at", "status", "outcome", "size", "latency_ms"),
+    *("wire_size", "connect_ms", "head_ms", "body_ms", "content_hash"),
+)
+
+
+def fetch_row(page: Page, site: int, url_hash: int) -> Row:
+    """A row of `fetches`; the page's texts are clean."""
+    return (
+        page.agent,
+        page.run,
+        page.seq,
+        site,
+        url_hash,
+        page.fetched_at,
+        page.status,
+        page.outcome,
+        page.size,
+        page.latency_ms,
+        page.wire_size,
+        page.connect_ms,
+        page.head_ms,
+        page.body_ms,
+        page.content_hash[:HASH_LENGTH] or None,
+    )
+
+
+# --- Sites, runs, checks ----------------------------------------------------------------------------------
+
+NAMED_COLUMNS = ("site_id", "site", "state", "published", "known", "over_budget")
+FOUND_COLUMNS = ("site_id", "site", "found_at", "source", *NAMED_COLUMNS[2:], "found_entry")
+ENDED_COLUMNS = (*NAMED_COLUMNS, "ended_at", "reason", "ended_entry", "alias_of", "pending")
+STOP_COLUMNS = (*NAMED_COLUMNS, "stopped", "stopped_reason", "stopped_entry")
+BUDGET_COLUMNS = (*NAMED_COLUMNS, "budget", "budget_entry")
+RUN_COLUMNS = ("agent", "run", "spider", "scheduler", "started_at", "ended_at", "reason")
+CHECK_COLUMNS = (
+    *("crawler", "run", "seq", "code", "checked_at", "status", "latency_ms", "site_id", "url_hash", "url"),
+    *("more", "digest"),
+)
+
+
+def named_row(site: str) -> Row:
+    """A site of which only the name is known: its own record comes later."""
+    return (site_id(site), clean(site), QUEUED, 0, 0, 0)
+
+
+def found_row(record: SiteFound, entry: int) -> Row:
+    """A site that was found."""
+    number, name, *rest = named_row(record.site)
+    return (number, name, record.found_at, clean(record.source), *rest, entry)
+
+
+def ended_row(record: SiteEnded, entry: int) -> Row:
+    """A site that was given back."""
+    return (
+        *(site_id(record.site), clean(record.site), FINISHED if record.finished else UNFINISHED),
+        *(record.published, record.known, record.over_budget, record.ended_at, clean(record.reason) or None),
+        *(entry, clean(record.alias_of) or None, record.pending),
+    )
+
+
+def stop_row(record: SiteOrder, entry: int) -> Row:
+    """A site that is to be left alone, or not any more."""
+    stopped = STOPPED[record.order]
+    reason = clean(record.reason) if stopped else ""
+    return (*named_row(record.site), stopped, reason or None, entry)
+
+
+def budget_row(record: SiteOrder, entry: int) -> Row:
+    """A site with a budget of its own."""
+    return (*named_row(record.site), record.pages, entry)
+
+
+def run_row(record: RunMoment) -> Row:
+    """An agent's start or end."""
+    return (
+        *(clean(record.agent), clean(record.run), clean(record.spider), clean(record.scheduler)),
+        *(record.started_at, record.ended_at or None, clean(record.reason) or None),
+    )
+
+
+def check_row(record: Check) -> Row:
+    """A foreign crawler's check."""
+    named = bool(record.site)
+    return (
+        *(record.crawler, clean(record.run) or None, record.seq if record.run else None, record.code),
+        *(record.checked_at, record.status, record.latency_ms),
+        *((site_id(record.site), hash64(record.url)) if named else (None, None)),
+        *(clean(record.url) or None, _json(record.more) if record.more else None, clean(record.digest)),
+    )

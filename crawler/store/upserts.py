@@ -1,0 +1,110 @@
+"""Many rows into one table by the quickest way that its database has; of two rows with one key a rule keeps one.
+
+Hides the three dialects' upserts: rows are tuples, and go to the driver as they are. Nothing here begins or ends a
+transaction; what a database refuses passes to the caller as SQLAlchemy or the driver raises it. The rows of one call
+are best in the order of their keys, so that two writers do not wait for each other in a ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Connection, Dialect, Table, func, select
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from crawler.store import copying, literals
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.dml import Insert
+
+    from crawler.store.rows import Row
+
+# Says of a column's two values whether the first is to replace the second.
+Beats = Callable[[Any, Any], Any]
+# From so many rows on, PostgreSQL is given them by COPY: below, the statements more cost what it saves.
+LEAST_COPIED = 20
+
+
+class Upsert(NamedTuple):
+    """One way to write rows of a table; equal ones are the same object."""
+
+    name: str  # of its rows
+    table: Table
+    columns: tuple[str, ...]  # of a row, in the table's order
+    key: tuple[str, ...]
+    # What a row takes over from a new one, if in the last of these columns the new value beats the old one; none: what
+    # is there stays as it is.
+    changed: tuple[str, ...] = ()
+    beats: Beats | None = None
+
+
+def write(connection: Connection, upsert: Upsert, rows: list[Row]) -> None:
+    """Writes the rows. Where some take over something, no two have one key: PostgreSQL touches no row twice."""
+    if not rows:
+        return
+    dialect = connection.dialect
+    if dialect.name == "postgresql" and len(rows) >= LEAST_COPIED:
+        with copying.staged(connection, upsert.name, upsert.table, upsert.columns, rows) as stage:
+            connection.execute(_from_stage(upsert, stage))
+    elif dialect.name in ("mysql", "mariadb"):
+        literals.insert(connection, *_around_values(dialect, upsert), rows)
+    else:
+        connection.exec_driver_sql(_statement(dialect, upsert), rows)
+
+
+@lru_cache(maxsize=64)
+def _statement(dialect: Dialect, upsert: Upsert) -> str:
+    """The driver's own SQL, with a place for each column of a row."""
+    if not dialect.positional:
+        kind: Any = type(dialect)
+        dialect = kind(paramstyle="format")
+    insert = _ruled(_insert(dialect.name, upsert.table), upsert)
+    compiled: Any = insert.compile(dialect=dialect, column_keys=list(upsert.columns))
+    assert tuple(compiled.positiontup) == upsert.columns, "columns are not in the table's order"
+    return str(compiled)
+
+
+@lru_cache(maxsize=64)
+def _around_values(dialect: Dialect, upsert: Upsert) -> tuple[str, str]:
+    """What stands before and behind the values of an INSERT."""
+    head, places, tail = _statement(dialect, upsert).partition(f"({', '.join(['%s'] * len(upsert.columns))})")
+    assert places, "the driver does not write places as %s"
+    return head, tail
+
+
+@cache
+def _from_stage(upsert: Upsert, stage: Table) -> Insert:
+    insert = postgresql.insert(upsert.table).from_select(list(upsert.columns), select(*stage.columns))
+    return _ruled(insert, upsert)
+
+
+def _insert(dialect: str, table: Table) -> Insert:
+    makers: dict[str, Callable[[Table], Insert]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+    return makers.get(dialect, mysql.insert)(table)
+
+
+def _ruled(insert: Any, upsert: Upsert) -> Insert:
+    """The insert with what happens to a row that is there already."""
+    table, changed = upsert.table, upsert.changed
+    if isinstance(insert, mysql.Insert):
+        return insert.on_duplicate_key_update(_assignments(insert, upsert))
+    if upsert.beats is None:
+        return insert.on_conflict_do_nothing(index_elements=list(upsert.key))  # type: ignore[no-any-return]
+    clock = changed[-1]
+    return insert.on_conflict_do_update(  # type: ignore[no-any-return]
+        index_elements=list(upsert.key),
+        set_={name: insert.excluded[name] for name in changed},
+        where=upsert.beats(insert.excluded[clock], table.c[clock]),
+    )
+
+
+def _assignments(insert: mysql.Insert, upsert: Upsert) -> list[tuple[str, Any]]:
+    """MariaDB's: no WHERE there, and each sees those before it, so the column that decides comes last."""
+    table, key = upsert.table, upsert.key[0]
+    if upsert.beats is None:
+        return [(key, table.c[key])]  # not INSERT IGNORE, which would also cut values that do not fit
+    clock = upsert.changed[-1]
+    wins = upsert.beats(insert.inserted[clock], table.c[clock])
+    return [(name, func.if_(wins, insert.inserted[name], table.c[name])) for name in upsert.changed]

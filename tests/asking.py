@@ -1,0 +1,16 @@
+"""Requests that ask whether they may be sent, as those of a slot do, where there is no slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from crawler.agent.errands import KEY, Errand
+
+if TYPE_CHECKING:
+    from crawler.agent.slots import Slot
+
+
+def asking(sending: Callable[[], bool]) -> dict[str, Any]:
+    """The meta of a request whose handler asks `sending` at the last moment."""
+    return {KEY: Errand(cast("Slot", None), sending)}

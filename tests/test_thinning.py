@@ -1,0 +1,146 @@
+"""The history thinned: what is too old goes, by one coordinator at a time, and nobody waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from crawler.records import Page
+from crawler.store import thinning
+from crawler.store.database import migrate, open_database, transaction
+from crawler.store.tables import fetches, pages
+from crawler.store.thinning import DAY_SECONDS, Thinning, turn_key
+from crawler.store.writing import Stored, store
+from tests.conftest import MakeDatabase
+from tests.databases import KINDS
+from tests.servers import RunningServer, eventually
+from tests.test_coordinator import drain, drained, make_coordinator, publish, working
+
+SITE = "https://a.example"
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many stretches for few rows, and no pause between them."""
+    monkeypatch.setattr(thinning, "STRETCH_ROWS", 10)
+    monkeypatch.setattr(thinning, "IDLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(thinning, "BUSY_PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def engines(make_database: MakeDatabase) -> Iterator[Any]:
+    opened: list[Engine] = []
+
+    def filled(kind: str) -> Engine:
+        opened.append(open_database(make_database(kind)))
+        migrate(opened[-1])
+        return opened[-1]
+
+    yield filled
+    for engine in opened:
+        engine.dispose()
+
+
+def turn(number: int, days_ago: float) -> Page:
+    """A page's turn so many days ago."""
+    at = int((time.time() - days_ago * DAY_SECONDS) * 1000)
+    given: dict[str, Any] = {"site": SITE, "outcome": "stored", "status": 200, "agent": "h-1", "run": "r"}
+    return Page(path=f"/{number}", fetched_at=at, seq=number, **given)
+
+
+def put(engine: Engine, *turns: Page) -> None:
+    with transaction(engine) as connection:
+        store(connection, [Stored("1-0", one) for one in turns])
+
+
+def left(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return sorted(connection.execute(select(fetches.c.seq)).scalars())
+
+
+def steps(one: Thinning, engine: Engine, many: int = 100) -> None:
+    for _ in range(many):
+        one.step(engine, busy=False)
+
+
+@every_kind
+def test_what_is_too_old_goes_and_the_pages_stay(kind: str, engines: Any, valkey: RunningServer) -> None:
+    engine = engines(kind)
+    put(engine, *(turn(n, 40 if n % 3 else 5) for n in range(1, 101)), *(turn(n, 5) for n in range(101, 121)))
+    steps(Thinning(valkey.client, "lt", "one", 30), engine)
+    assert left(engine) == [n for n in range(1, 121) if n > 100 or not n % 3]
+    with engine.connect() as connection:
+        assert connection.execute(select(func.count(pages.c.id))).scalar() == 120
+
+
+@every_kind
+def test_the_newest_rows_are_never_looked_at(kind: str, engines: Any, valkey: RunningServer) -> None:
+    """There another coordinator writes; by the next walk they are no longer the newest."""
+    engine = engines(kind)
+    put(engine, *(turn(n, 40) for n in range(1, 31)))
+    steps(Thinning(valkey.client, "lt", "one", 30), engine)
+    assert left(engine) == list(range(21, 31))
+
+
+@every_kind
+def test_one_coordinator_at_a_time(kind: str, engines: Any, valkey: RunningServer) -> None:
+    engine = engines(kind)
+    put(engine, *(turn(n, 40) for n in range(1, 101)))
+    one, two = (Thinning(valkey.client, "lt", name, 30) for name in ("one", "two"))
+    steps(one, engine, 3)
+    assert len(left(engine)) == 70
+    steps(two, engine)
+    assert len(left(engine)) == 70, "it is the other's turn"
+    assert valkey.client.get(turn_key("lt")) == b"one"
+    assert 0 < valkey.client.pttl(turn_key("lt")) <= 60_000
+    steps(one, engine)
+    assert len(left(engine)) == 10
+    assert valkey.client.get(turn_key("lt")) == b"done"
+    assert 86_000_000 < valkey.client.pttl(turn_key("lt")) <= 86_400_000, "the next walk is tomorrow's"
+
+
+def test_a_walk_whose_coordinator_died_is_begun_anew(engines: Any, valkey: RunningServer) -> None:
+    engine = engines("sqlite")
+    put(engine, *(turn(n, 40) for n in range(1, 101)))
+    dead = Thinning(valkey.client, "lt", "dead", 30)
+    steps(dead, engine, 3)
+    valkey.client.delete(turn_key("lt"))  # as after its time
+    steps(Thinning(valkey.client, "lt", "next", 30), engine)
+    assert left(engine) == list(range(91, 101))
+    steps(dead, engine)
+    assert valkey.client.get(turn_key("lt")) == b"done", "it has lost its turn, and knows"
+
+
+def test_no_days_mean_for_ever(engines: Any, valkey: RunningServer) -> None:
+    engine = engines("sqlite")
+    put(engine, *(turn(n, 4_000) for n in range(1, 51)))
+    steps(Thinning(valkey.client, "lt", "one", 0), engine)
+    assert len(left(engine)) == 50
+    assert not valkey.client.exists(turn_key("lt"))
+
+
+def test_an_empty_history_is_looked_at_and_left(engines: Any, valkey: RunningServer) -> None:
+    steps(Thinning(valkey.client, "lt", "one", 30), engines("sqlite"))
+    assert valkey.client.get(turn_key("lt")) == b"done"
+
+
+@every_kind
+def test_a_coordinator_thins_while_it_writes(
+    kind: str, make_database: MakeDatabase, valkey: RunningServer
+) -> None:
+    url = make_database(kind)
+    publish(valkey.client, *(turn(n, 40) for n in range(1, 201)))
+    drain(valkey, url)
+    engine = open_database(url)
+    with working(make_coordinator(valkey.url, url, FETCHES_DAYS=30)):
+        for start in range(201, 1_201, 50):
+            publish(valkey.client, *(turn(n, 1) for n in range(start, start + 50)))
+        eventually(drained(valkey), "all is stored")
+        eventually(lambda: set(left(engine)) & set(range(1, 191)) == set(), "the old ones are gone")
+    assert left(engine)[-1_000:] == list(range(201, 1_201))
+    engine.dispose()
