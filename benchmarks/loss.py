@@ -310,10 +310,10 @@ INSERTS: dict[str, Callable[[str, str, int], int]] = {
 }
 
 
-def measure_inserts(repeats: int, each: int) -> list[dict[str, Any]]:
-    """Every key, and ours, on every database that is there, in turn."""
+def measure_inserts(databases: list[str], repeats: int, each: int) -> list[dict[str, Any]]:
+    """Every key, and ours, on every one of these databases that is there, in turn."""
     rows = []
-    for kind in filter(producers.is_there, producers.DATABASES):
+    for kind in filter(producers.is_there, databases):
         for turn in range(repeats):
             for key, play in INSERTS.items():
                 lost = play(kind, key, each)
@@ -386,10 +386,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=3, help="kills of a crawl (default 3)")
     parser.add_argument("--only", choices=("crashes", "inserts"), help="one of the two; default both")
     parser.add_argument("--results", type=int, default=RESULTS, help=f"of each process's inserts ({RESULTS})")
+    parser.add_argument(
+        "--databases", default=",".join(producers.DATABASES), help="for inserts; default all of them"
+    )
     parser.add_argument("--json", action="store_true", help="every figure, one object a line")
     given = parser.parse_args()
     crashes = measure(given.repeats, given.kills) if given.only != "inserts" else []
-    inserts = measure_inserts(given.repeats, given.results) if given.only != "crashes" else []
+    inserts = (
+        measure_inserts(given.databases.split(","), given.repeats, given.results)
+        if given.only != "crashes"
+        else []
+    )
     if given.json:
         print("\n".join(map(json.dumps, crashes + inserts)))
     else:

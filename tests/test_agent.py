@@ -201,18 +201,20 @@ def test_orders_are_obeyed_within_a_renewal(place: Place, valkey: RunningServer)
         Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.12, LEASE_SECONDS=3) as fleet,
     ):
         blocked, paused, other = map(farm.site, range(3))
-        run = fleet.agent()
+        # Waiting: a busy machine may be done with the third before the paused one is resumed.
+        run = fleet.agent("--when-idle", "wait")
         wait_for_hits(farm, 12)
         ask(place, valkey, "site", "block", blocked, "--reason", "its owner asked us to")
         ask(place, valkey, "site", "pause", paused)
         # A renewal comes every second, a third of the lease.
         asked = {site: until_still(farm, fleet, site, 2.0) for site in (blocked, paused)}
         others = asked_for(farm, other)
-        eventually(lambda: asked_for(farm, other) >= others + 5, "the other one goes on")
+        eventually(lambda: asked_for(farm, other) >= min(others + 5, 44), "the other one goes on")
         assert asked == {site: asked_for(farm, site) for site in asked}
         assert max(asked.values()) < 44
         ask(place, valkey, "site", "resume", paused)
-        run.wait().succeeded()
+        eventually(lambda: fleet.counts().get("finished") == 2, "both are finished", 30)
+        run.end().succeeded()
         fleet.store_all()
         fleet.check_published_once()
         fleet.check_nothing_left()

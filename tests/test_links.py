@@ -335,6 +335,22 @@ def test_a_date_in_a_header_is_no_name_of_a_crawler() -> None:
     assert "nofollow" in links.robots_directives(None, header)
 
 
+@pytest.mark.parametrize(
+    ("body", "header", "words"),
+    [
+        ("", "lowtide: nofollow", {"nofollow"}),
+        ("", "Lowtide: NOINDEX, nofollow, otherbot: noarchive", {"noindex", "nofollow"}),
+        ("", "otherbot: none, lowtide: nofollow\nnoimageindex", {"nofollow", "noimageindex"}),
+        ("", "lowtideish: nofollow", set()),
+        ("<meta name=LowTide content=nofollow>", "", {"nofollow"}),
+        ("<meta name=otherbot content=nofollow>", "", set()),
+    ],
+)
+def test_directives_said_to_us_by_name(body: str, header: str, words: set[str]) -> None:
+    root = links.document(body.encode(), HTML)
+    assert links.robots_directives(root, header, "lowtide") == words
+
+
 # --- Encodings --------------------------------------------------------------------------------------------
 
 KOREAN = "\ub620\ubc29\uac01\ud558 \ud55c\uae00"

@@ -90,7 +90,9 @@ def test_an_empty_table_has_no_stretch(make_database: MakeDatabase) -> None:
 
 PAGES = 12_000
 # The reader is slowed to some seconds for all pages, as on a table a hundred times as large.
-STEPS_BETWEEN_RESTS, REST_SECONDS = 1_000, 0.004
+STEPS_BETWEEN_RESTS, REST_SECONDS = 1_000, 0.008
+# As many: each stretch then takes some hundredths of a second, as a real one does.
+STRETCHES = 150
 # Of the log, where it is carried over: a fiftieth of what a coordinator has, as the table is.
 LOG_PAGES, PAGE_BYTES = 200, 8_192
 
@@ -172,7 +174,7 @@ def test_a_report_beside_a_writer_leaves_the_log_short(
     slow_reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_keeper, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(reading, "STRETCH_ROWS", PAGES // 50)
+    monkeypatch.setattr(reading, "STRETCH_ROWS", PAGES // STRETCHES)
     short, seconds = longest_log(slow_reader, lambda: summary(slow_reader))
     monkeypatch.setattr(reading, "STRETCH_ROWS", 10 * PAGES)
     long, _ = longest_log(slow_reader, lambda: summary(slow_reader))

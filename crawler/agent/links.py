@@ -55,6 +55,7 @@ _FIELD_ORDER = str.maketrans({"=": "\0", "+": " ", "%": "\x7f"})
 # Links that mean the same on every page of a site: no white space, no dot segments.
 _ABSOLUTE = re.compile(r"https?://(?![/?#])(?!.*/\.)[!-~]+")
 _ROOTED = re.compile(r"/(?!/)(?!.*/\.)[!-~]*")
+_REMEMBERED_LENGTH = 300
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 # In X-Robots-Tag, from the name of one crawler to the end of the line: said to that one, not to everybody.
 _TO_ONE_CRAWLER = re.compile(
@@ -101,12 +102,16 @@ def parsed(body: bytes, encoding: Callable[[], str]) -> Any:
         return None
 
 
-def robots_directives(root: Any, header: str) -> set[str]:
-    """Words of meta robots and X-Robots-Tag (one line per header) that hold for everybody, in lower case."""
-    words = set(re.split(r"[\s,]+", _TO_ONE_CRAWLER.sub("", header.lower())))
+def robots_directives(root: Any, header: str, name: str = "") -> set[str]:
+    """Words of meta robots and X-Robots-Tag (one line per header) for everybody or for `name`, in lower case."""
+    header, name = header.lower(), name.lower()
+    words = set(re.split(r"[\s,]+", _TO_ONE_CRAWLER.sub("", header)))
+    if name and name in header:
+        for said in re.findall(rf"(?:^|,)[ \t]*{re.escape(name)}\s*:(.*)", header, re.MULTILINE):
+            words |= set(re.split(r"[\s,]+", _TO_ONE_CRAWLER.sub("", said)))
     # Here and below by `iter`, since XPath takes ten times as long where there is nothing to be found.
     for element in root.iter("meta") if root is not None else ():
-        if element.get("name", "").lower() == "robots":
+        if element.get("name", "").lower() in ("robots", name or "robots"):
             words |= set(re.split(r"[\s,]+", element.get("content", "").lower()))
     return words - {""}
 
@@ -245,9 +250,11 @@ class _Base:
 
     def _long_way(self, href: str) -> tuple[str, str] | None:
         """Any link; remembered where it means the same on every page of the site."""
-        if _ABSOLUTE.fullmatch(href):
+        # A cache of long ones would be large; and a site in front must not make one too long.
+        brief = len(href) <= min(_REMEMBERED_LENGTH, self._length - _LONGEST_SITE)
+        if brief and _ABSOLUTE.fullmatch(href):
             return _remembered(href, self._length)
-        if self._site and _ROOTED.fullmatch(href):
+        if brief and self._site and _ROOTED.fullmatch(href):
             return _remembered(self._site + href, self._length)
         return _canonical(self._base, href, self._length, self._encoding)
 

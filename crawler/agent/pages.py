@@ -96,7 +96,7 @@ class LoadedPage:
     def directives(self) -> set[str]:
         """Words of meta robots and X-Robots-Tag, in lower case."""
         header = b"\n".join(self.response.headers.getlist("X-Robots-Tag")).decode("latin-1")
-        return links.robots_directives(self.document, header)
+        return links.robots_directives(self.document, header, self.slot.dress.user_agent)
 
     def publish(self) -> None:
         """The page's turn is over; its record goes into the results stream. Not before `release`, if it is held."""

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Links:
-    """Follows links; not those of exact duplicates (their original has them) nor where robots say nofollow.
+    """Follows links; not where robots say nofollow, nor those of exact duplicates: their original has them.
+
+    Relative links of a duplicate in another folder are lost by this; without it a trap that gives the same page under
+    every path would never end.
 
     What the page names as canonical (Attributes has read it) is followed like a link, and like a link not where robots
     say nofollow, which asks that nothing be found by way of this page. It is none of its out-links: nobody clicks it.

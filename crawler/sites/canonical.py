@@ -33,7 +33,7 @@ def split(url: str, encoding: str | None = None) -> tuple[str, str]:
         parts = parse_url(url)
         port = parts.port
     except ValueError as error:
-        raise UrlError(f"{url[:200]!r}: {error}") from None
+        raise UrlError(f"{url[:200]!r}: {repr(str(error))[1:-1]}") from None
     if parts.scheme not in DEFAULT_PORTS:
         raise UrlError(f"{url[:200]!r} has scheme {parts.scheme!r}; wanted http or https")
     if not parts.hostname:
@@ -47,7 +47,7 @@ def split(url: str, encoding: str | None = None) -> tuple[str, str]:
     try:
         return site, path_of(canonicalize_url(url, encoding=encoding))
     except ValueError as error:
-        raise UrlError(f"{url[:200]!r}: {error}") from None
+        raise UrlError(f"{url[:200]!r}: {repr(str(error))[1:-1]}") from None
 
 
 def path_of(canonical: str) -> str:

@@ -362,6 +362,7 @@ _NEEDED = (
     "LEASE_SECONDS",
     "BATCH_SECONDS",
     "BATCH_RECORDS",
+    "FETCHES_DAYS",
     "LOG_LEVEL",
     "LOG_FILE",
 )

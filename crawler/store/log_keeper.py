@@ -22,9 +22,9 @@ logger = logging.getLogger("coordinator")
 
 # Twice what it has where nobody reads (wal_autocheckpoint).
 MOST_BYTES = 2 * 10_000 * 8_192
-# How long writing may be held up for it, and how often.
+# How long writing may be held up for it; how soon again, and where readers keep it from that, how soon at last.
 WAIT_MS = 200
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0
 # A log that was kept from beginning anew and has so many times its measure is told.
 TOLD_FACTOR = 10
 
@@ -37,6 +37,7 @@ class LogKeeper:
         self._most = most_bytes
         self._log = Path(f"{engine.url.database}-wal") if engine.dialect.name == "sqlite" else None
         self._again = 0.0  # monotonic
+        self._kept = 0  # times in a row
         self._told = False
 
     def look(self) -> None:
@@ -46,16 +47,18 @@ class LogKeeper:
         size = self._log.stat().st_size
         if size <= self._most or time.monotonic() < self._again:
             return
-        kept = self._begin_anew()
-        self._again = time.monotonic() + AGAIN_SECONDS
-        if kept and size > TOLD_FACTOR * self._most and not self._told:
+        self._kept = self._kept + 1 if self._is_kept() else 0
+        self._again = time.monotonic() + min(AGAIN_SECONDS * 2**self._kept, LONGEST_AGAIN_SECONDS)
+        if not self._kept:
+            self._told = False
+        elif size > TOLD_FACTOR * self._most and not self._told:
+            self._told = True
             logger.warning(
                 "%s has %.1f GB, since somebody reads the database for long", self._log, size / 1e9
             )
-        self._told = kept and (self._told or size > TOLD_FACTOR * self._most)
 
-    def _begin_anew(self) -> bool:
-        """Whether readers kept it from that."""
+    def _is_kept(self) -> bool:
+        """Begins it anew; whether readers keep it from that."""
         with transaction(self._engine) as connection:
             connection.exec_driver_sql(f"PRAGMA busy_timeout={WAIT_MS}")
             try:
