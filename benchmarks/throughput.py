@@ -1,11 +1,12 @@
 """CPU per page: ours against stock Scrapy, stock scrapy-redis and a hand-written crawler.
 
-    python benchmarks/throughput.py [ours scrapy redis written] [--rounds 1] [--sites 100] [--pages 100]
-    python benchmarks/throughput.py ours --profile
+    python benchmarks/throughput.py [ours full scrapy redis written] [--rounds 1] [--sites 100] [--pages 100]
+    python benchmarks/throughput.py full --profile
 
 All do the same work over the same local web (benchmarks/web.py): GET, SHA-256, title, description, in-site links in
 canonical spelling, URL dedupe, a record out. Ours has its defaults on: robots.txt, retries, the guard, journal and
-results stream, a coordinator that stores them; only DOWNLOAD_DELAY is 0. CPU is each process's own, from its first
+results stream, a coordinator that stores them; but for DOWNLOAD_DELAY, which is 0, and what none of the others does:
+the archive and the language, which `full` has too. CPU is each process's own, from its first
 to its last page; contenders take turns, so that what else the machine does hits all alike. Pages/s is from the
 first request to the last, as the web saw them. Where there are two processors, crawlers have the first, and web,
 server and coordinator the second.
@@ -24,7 +25,7 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -37,12 +38,18 @@ from tests.servers import start_valkey  # noqa: E402
 
 NAMES = {
     "ours": "Lowtide, one agent",
+    "full": "the same, archive, language",
     "scrapy": "stock Scrapy, CrawlSpider",
     "redis": "stock scrapy-redis",
     "written": "hand-written, aiohttp + lxml",
 }
 # Commands that an agent sends for each page, a script being one and publishing left out.
 COMMANDS_A_PAGE = 0.05
+# Which of them are ours, and what they are told.
+OURS: dict[str, dict[str, Any]] = {
+    "ours": {"ARCHIVE_CONTENT_TYPES": "", "LANGUAGE_ENABLED": False},
+    "full": {},
+}
 # Rarer commands are not listed.
 LEAST_COMMANDS = 0.0003
 # Parts of a profile below this share are summed up.
@@ -91,7 +98,9 @@ class Bench:
             before = self.web.count()
             folder = Path(name)
             usage, used = (
-                self._ours(folder, profile) if contender == "ours" else self._other(folder, contender)
+                self._ours(folder, profile, OURS[contender])
+                if contender in OURS
+                else self._other(folder, contender)
             )
             return self._figures(usage, used, before)
 
@@ -100,14 +109,15 @@ class Bench:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with Crawl(folder, core=self.others) as crawl, crawl.commands() as found:
-                run = crawl.agent("-a", f"seeds={self.seeds(folder)}", core=self.own)
+                run = crawl.agent("-a", f"seeds={self.seeds(folder)}", core=self.own, **OURS["ours"])
                 run.wait(PATIENCE_SECONDS).succeeded()
         return found
 
-    def _ours(self, folder: Path, profile: Path | None) -> tuple[meters.Usage, Used]:
+    def _ours(self, folder: Path, profile: Path | None, given: dict[str, Any]) -> tuple[meters.Usage, Used]:
         with Crawl(folder, core=self.others) as crawl:
             with crawl.account() as used:
-                run = crawl.agent("-a", f"seeds={self.seeds(folder)}", core=self.own, profile=profile)
+                seeds = f"seeds={self.seeds(folder)}"
+                run = crawl.agent("-a", seeds, core=self.own, profile=profile, **given)
                 run.wait(PATIENCE_SECONDS).succeeded()
             return crawl.usage()[0], used
 
@@ -229,13 +239,13 @@ def profile_lines(file: Path, cost: float) -> list[str]:
     return lines
 
 
-def profiled(bench: Bench) -> list[str]:
-    """One more crawl of ours, with samples taken."""
+def profiled(bench: Bench, contender: str) -> list[str]:
+    """One more crawl by one of ours, with samples taken."""
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "profile"
-        figures = bench.measure("ours", file)
+        figures = bench.measure(contender, file)
         return [
-            f"profile: one crawl at {figures.crawler:.3f} CPU-ms a page",
+            f"profile: one crawl by {NAMES[contender]} at {figures.crawler:.3f} CPU-ms a page",
             *profile_lines(file, figures.crawler),
         ]
 
@@ -246,7 +256,7 @@ def faults_of(results: dict[str, list[Figures]]) -> list[str]:
         f"{NAMES[contender]}: {one.urls} URLs in {one.requests} requests; wanted the {one.declared} that there are"
         for contender, runs in results.items()
         for one in runs
-        if not one.exact or (contender == "ours" and one.requests != one.urls)
+        if not one.exact or (contender in OURS and one.requests != one.urls)
     ]
 
 
@@ -287,7 +297,7 @@ def main(arguments: list[str] | None = None) -> int:
         if ours:
             notes += command_lines(bench.commands(), ours[0].declared)
         if given.profile:
-            notes += profiled(bench)
+            notes += profiled(bench, "full" if list(results) == ["full"] else "ours")
     notes.append(
         f"crawlers on processor {cores[0]}, servers on {cores[1]}" if cores else "processors not told apart"
     )

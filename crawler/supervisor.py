@@ -136,6 +136,9 @@ class Supervisor:
 
     def _worst(self) -> int:
         codes = [child.code or 0 for child in self.children]
+        if self.stopping:
+            # Only an agent that had not begun yet dies of it.
+            codes = [0 if code == -signal.SIGTERM else code for code in codes]
         return max((code if code >= 0 else 1 for code in codes), default=0)
 
     def _wait_for(self, after: Callable[[], bool]) -> int:

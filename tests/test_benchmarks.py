@@ -146,7 +146,7 @@ def test_the_hand_written_crawler_finds_what_w3lib_finds() -> None:
 
 def test_throughput() -> None:
     told = run("throughput", "--sites=3", "--pages=60", "--profile")
-    assert list(told["crawls"]) == ["ours", "scrapy", "redis", "written"]
+    assert list(told["crawls"]) == ["ours", "full", "scrapy", "redis", "written"]
     for name, (figures,) in told["crawls"].items():
         assert figures["exact"], (name, figures)
         assert figures["urls"] == figures["declared"] == 3 * (60 + 20)

@@ -59,13 +59,11 @@ def rng() -> random.Random:
 # --- Killed -----------------------------------------------------------------------------------------------
 
 
-def kill_coordinators(fleet: Fleet, point: str, many: int = 1) -> None:
-    """Kill the coordinators wherever they are, then a successor at a named place, and start others."""
+def kill_coordinators(fleet: Fleet, point: str) -> None:
+    """Kill the coordinators wherever they are, and then a successor at a named place."""
     fleet.kill_coordinators()
     run = fleet.coordinate(point).wait()
     assert run.code == -signal.SIGKILL, run.err
-    for _ in range(many):
-        fleet.coordinate()
 
 
 def kill_agent(fleet: Fleet, rng: random.Random, seeds: list[str]) -> None:
@@ -115,6 +113,7 @@ def test_everybody_is_killed(
         kill_coordinators(fleet, KILL_POINTS[1])
         kill_server(fleet)
         kill_coordinators(fleet, KILL_POINTS[2])
+        fleet.coordinate()
         fleet.wait()
         check_killed(fleet)
 
@@ -142,7 +141,9 @@ def test_everybody_is_killed_many_times(
         fleet.agents_at_work(3, seeds=farm.seeds[:9])
         fleet.until_stored(5)
         for turn, _ in enumerate(moments(rng, 6, 0.0, 0.5)):
-            kill_coordinators(fleet, KILL_POINTS[turn % len(KILL_POINTS)], 2)
+            kill_coordinators(fleet, KILL_POINTS[turn % len(KILL_POINTS)])
+            for _ in range(2):
+                fleet.coordinate()
             kill_agent(fleet, rng, farm.seeds[9 + 2 * turn :][:2])
             tables.take_away()
             kill_server(fleet)
@@ -173,6 +174,16 @@ def pause(runs: Sequence[Run]) -> bool:
 
 
 def go_through(crawls: list[Crawl], seconds: float, frozen_seconds: float) -> None:
+    """Crawls side by side, and an outage in their midst that costs nothing."""
+    for fleet, _ in crawls:
+        fleet.until_stored(5)
+    take_away(crawls, seconds, frozen_seconds)
+    for fleet, _ in crawls:
+        fleet.wait(200)
+        check_through(fleet)
+
+
+def take_away(crawls: list[Crawl], seconds: float, frozen_seconds: float) -> None:
     """The database is away for so long, from its middle on the server too: the stream takes what it may."""
     began = time.monotonic()
     for _, tables in crawls:
@@ -205,70 +216,49 @@ def check_through(fleet: Fleet) -> None:
     assert {url: n for url, n in fetched(fleet.farm.hits()).items() if n > 1} == {}
 
 
-@every_kind
+def begin(stack: ExitStack, folder: Path, database: str, plan: dict[str, Any], **given: Any) -> Crawl:
+    """A crawl by two agents with everything of its own, on tables that can be taken away."""
+    place = stack.enter_context(Place(folder))
+    server = stack.enter_context(synced_server(folder / "server"))
+    tables = stack.enter_context(tables_that_go(database))
+    farm = stack.enter_context(Farm(**plan))
+    known = {"database": tables.url, "through": tables.through, "watched": True}
+    fleet = stack.enter_context(Fleet(place, farm, server, **known, **given))
+    for _ in range(2):
+        fleet.agent()
+    return Crawl(fleet, tables)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(("sqlite",), id="sqlite"),
+        pytest.param(
+            ("postgres", "mariadb"), marks=pytest.mark.needs("postgres", "mariadb"), id="postgres-mariadb"
+        ),
+    ],
+)
 def test_database_and_server_are_away(
-    kind: str, place: Place, valkey: RunningServer, make_database: MakeDatabase
+    kinds: tuple[str, ...], tmp_path: Path, make_database: MakeDatabase
 ) -> None:
-    with (
-        tables_that_go(make_database(kind)) as tables,
-        Farm(**SHORT) as farm,
-        Fleet(
-            place,
-            farm,
-            valkey,
-            database=tables.url,
-            through=tables.through,
-            watched=True,
-            DOWNLOAD_DELAY=0.25,
-            LEASE_SECONDS=1.5,
-            STREAM_MAX_RECORDS=40,
-            **IMPATIENT,
-        ) as fleet,
-    ):
-        fleet.agents_at_work(2)
-        fleet.until_stored(5)
-        go_through([Crawl(fleet, tables)], 5.0, 3.2)
-        fleet.wait()
-        check_through(fleet)
+    given = {"DOWNLOAD_DELAY": 0.25, "LEASE_SECONDS": 1.5, "STREAM_MAX_RECORDS": 40, **IMPATIENT}
+    plan = {**SHORT, "pages": 4}
+    with ExitStack() as stack:
+        go_through(
+            [begin(stack, tmp_path / kind, make_database(kind), plan, **given) for kind in kinds], 5.0, 3.2
+        )
 
 
 @pytest.mark.drill
 @pytest.mark.needs("postgres", "mariadb")
-def test_databases_and_servers_are_away_for_a_minute(tmp_path: Path, make_database: MakeDatabase) -> None:
-    """Three crawls side by side, one on each kind of database."""
+def test_database_and_server_are_away_for_a_minute(tmp_path: Path, make_database: MakeDatabase) -> None:
+    kinds = ("sqlite", "postgres", "mariadb")
+    given = {"DOWNLOAD_DELAY": 0.7, "LEASE_SECONDS": 30, "STREAM_MAX_RECORDS": 100}
+    plan = {**FULL, "sites": 12, "pages": 20}
     with ExitStack() as stack:
-        crawls = [
-            a_crawl(stack, tmp_path / kind, make_database(kind)) for kind in ("sqlite", "postgres", "mariadb")
-        ]
-        for _ in range(2):
-            for fleet, _ in crawls:
-                fleet.agent()
-        for fleet, _ in crawls:
-            fleet.until_stored(5)
-        go_through(crawls, 60.0, 60.0)
-        for fleet, _ in crawls:
-            fleet.wait(200)
-            check_through(fleet)
-
-
-def a_crawl(stack: ExitStack, folder: Path, database: str) -> Crawl:
-    """A crawl with everything of its own, on tables that can be taken away."""
-    place = stack.enter_context(Place(folder))
-    server = stack.enter_context(synced_server(folder / "server"))
-    tables = stack.enter_context(tables_that_go(database))
-    farm = stack.enter_context(Farm(**{**FULL, "sites": 12}))
-    fleet = Fleet(
-        place,
-        farm,
-        server,
-        database=tables.url,
-        through=tables.through,
-        watched=True,
-        DOWNLOAD_DELAY=0.7,
-        LEASE_SECONDS=30,
-        STREAM_MAX_RECORDS=100,
-    )
-    return Crawl(stack.enter_context(fleet), tables)
+        go_through(
+            [begin(stack, tmp_path / kind, make_database(kind), plan, **given) for kind in kinds], 60.0, 60.0
+        )
 
 
 # --- Lost -------------------------------------------------------------------------------------------------
@@ -307,7 +297,7 @@ def test_the_server_is_lost_with_its_data(kind: str, place: Place, make_database
     database = make_database(kind)
     with (
         synced_server(place.folder / "server") as server,
-        Farm(sites=6, pages=(2, 30), kinds=ONCE, names=()) as farm,
+        Farm(sites=6, pages=(2, 22), kinds=ONCE, names=()) as farm,
         Fleet(place, farm, server, database=database, watched=True, DOWNLOAD_DELAY=0.15) as fleet,
     ):
         runs = [fleet.agent("--when-idle", "wait") for _ in range(2)]
@@ -345,9 +335,9 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walked]:
     with (
         Place(folder) as place,
         synced_server(folder / "server") as server,
-        Farm(sites=6, pages=12, kinds=ONCE, names=()) as farm,
+        Farm(sites=6, pages=6, kinds=ONCE, names=()) as farm,
     ):
-        fleet = Fleet(place, farm, server, DOWNLOAD_DELAY=0.1)
+        fleet = Fleet(place, farm, server, DOWNLOAD_DELAY=0.05)
         for _ in range(2):
             fleet.agent()
         fleet.wait()

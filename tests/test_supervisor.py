@@ -301,7 +301,7 @@ def test_each_agent_writes_a_file_of_its_own(uri: str, second: str) -> None:
 
 
 def test_a_killed_server_is_started_again(place: Place) -> None:
-    with Farm(sites=3, pages=20, kinds=(), names=(), delay_ms=50) as farm:
+    with Farm(sites=3, pages=60, kinds=(), names=(), delay_ms=50) as farm:
         run = place.start_crawl(farm.seeds)
         eventually(lambda: len(farm.hits()) > 12, "the crawl is under way")
         os.kill(int((place.var / "valkey" / "server.lock").read_text().split()[0]), signal.SIGKILL)
