@@ -1,6 +1,7 @@
 """WHICH SITE FIRST: one file per policy. A policy is pure: arrays of sites in, a score per site out.
 
-`get(name)` gives a policy by its name here or by any dotted path; SchedulerError lists the right names.
+`get(name)` gives a policy by its name here or by any dotted path; SchedulerError lists the right names. What
+policies share is in law.py (from load to pace) and ahead.py (what later hours are worth); table.py draws all hours.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 NAMES = {
     "random": "crawler.schedulers.random.Random",
     "sorted": "crawler.schedulers.sorted.Sorted",
+    "hybrid": "crawler.schedulers.hybrid.Hybrid",
+    "regret": "crawler.schedulers.regret.Regret",
+    "early": "crawler.schedulers.early.Early",
 }
 
 
 class SchedulerError(ValueError):
-    """No such policy; says which there are."""
+    """No such policy, an option it does not take, or a view that means nothing; says what is wanted."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,24 @@ def get(name: str, **options: Any) -> SiteScheduler:
     from scrapy.utils.misc import load_object
 
     return cast("SiteScheduler", load_object(path)(**options))
+
+
+def pace(view: SiteView, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
+    """(n, 24) float32: pages per slot-hour in each of the next hours; the one law from load to pace, cap included.
+
+    min(pace_cap, pages_per_hour * (1 - load/254) ** exponent). An unknown hour has the mean of the known loads; a
+    site none of whose hours are known keeps pages_per_hour through all of them.
+    """
+    from crawler.schedulers import law
+
+    return law.pace(view, rows)
+
+
+def hours(view: SiteView, name: str = "hybrid", top: int | None = None, **options: Any) -> list[list[int]]:
+    """The hour table: 24 columns, column 0 is now, of rows of the view, best first, at most `top` in a column."""
+    from crawler.schedulers import table
+
+    return table.hours(view, get(name, **options), top)
 
 
 def check(name: str) -> str:

@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crawler.schedulers.law import by_key, load_now, open_sites
+
 if TYPE_CHECKING:
     from crawler.schedulers import SiteView
 
-UNKNOWN = 255
-
 
 class Sorted:
-    """The site that is idlest now comes first; equal and unknown loads in the order of listing."""
+    """The site that is idlest now comes first; equal loads in the order of listing."""
 
     def score(self, view: SiteView) -> np.ndarray:
-        """Lower load = higher; an unknown load counts as the middle."""
-        now = view.load[:, 0].astype(np.float32) if len(view.load) else np.zeros(0, np.float32)
-        now[now == UNKNOWN] = 127.0
-        rank = np.empty(len(now), dtype=np.float32)
-        rank[np.lexsort((view.sequence, now))] = np.arange(len(now), dtype=np.float32)
-        return np.where(view.ready & (view.remaining > 0), -rank, np.float32(-np.inf))
+        """Lower load = higher; an unknown one counts as the mean of the site's known ones."""
+        open_now = open_sites(view)
+        return by_key(load_now(view), view, open_now)
 
     def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:  # noqa: ARG002 - part of the contract
         """All go on."""

@@ -134,6 +134,79 @@ def test_an_unknown_name_is_told_the_right_ones(name: str) -> None:
         schedulers.get(name)
 
 
+@pytest.mark.parametrize("name", schedulers.NAMES)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("pages_per_hour", np.nan),
+        ("pages_per_hour", -1),
+        ("pages_per_hour", np.inf),
+        ("pace_cap", np.nan),
+        ("pace_cap", -1),
+        ("remaining", np.nan),
+        ("remaining", -1),
+        ("remaining", np.inf),
+    ],
+)
+def test_ours_refuse_a_number_that_means_nothing(name: str, field: str, value: float) -> None:
+    numbers = np.ones(50, np.float32)
+    numbers[7] = value
+    shown = view(50, **{field: numbers})
+    with pytest.raises(schedulers.SchedulerError, match=rf"SiteView\.{field} is -?(nan|inf|1\.0) at row 7"):
+        schedulers.get(name).score(shown)
+
+
+@pytest.mark.parametrize("name", schedulers.NAMES)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("load", np.zeros((50, 23), np.uint8)),
+        ("load", np.zeros((50, 24), np.float32)),
+        ("ready", np.ones(49, bool)),
+        ("hour_left", np.nan),
+        ("hour_left", 1.5),
+        ("slots", -1),
+        ("exponent", np.nan),
+        ("exponent", 0.0),
+    ],
+)
+def test_ours_refuse_a_view_of_another_shape(name: str, field: str, value: Any) -> None:
+    with pytest.raises(schedulers.SchedulerError, match=rf"SiteView\.{field} is .*; wanted "):
+        schedulers.get(name).score(view(50, **{field: value}))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_cap_at_all_is_a_cap(name: str) -> None:
+    check(schedulers.get(name), view(50, pace_cap=np.full(50, np.inf, np.float32)))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_finished_site_changes_nothing_for_the_others(name: str) -> None:
+    """The order of open sites is the same whether finished ones stand in the view or not."""
+    shown = view(200)
+    open_now = np.flatnonzero(shown.ready & (shown.remaining > 0))
+    alone = {
+        key: value[open_now] if isinstance(value, np.ndarray) else value for key, value in vars(shown).items()
+    }
+    policy = seeded(name, seed=3)
+    whole, part = policy.score(shown)[open_now], policy.score(SiteView(**alone))
+    np.testing.assert_array_equal(np.argsort(-whole, kind="stable"), np.argsort(-part, kind="stable"))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_site_that_is_finished_does_not_go_on(name: str) -> None:
+    """Whoever suspends anything suspends these; who keeps all may leave it to the caller."""
+    policy, shown = schedulers.get(name), view(200)
+    kept = policy.keep(shown, np.arange(200))
+    closed = ~(shown.ready & (shown.remaining > 0))
+    assert kept.all() or not kept[closed & ~shown.ready].any()
+
+
+def test_a_view_takes_at_most_48_bytes_a_site() -> None:
+    arrays = [array for array in vars(view(1000)).values() if isinstance(array, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) <= 48 * 1000
+
+
 class WrongInType:
     """float64, and a score for everything."""
 

@@ -1,0 +1,31 @@
+"""The hour table: for each of the next 24 hours, which sites come first; paper 000's priority table, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crawler.schedulers.law import HOURS
+
+if TYPE_CHECKING:
+    from crawler.schedulers import SiteScheduler, SiteView
+
+
+def hours(view: SiteView, scheduler: SiteScheduler, top: int | None = None) -> list[list[int]]:
+    """24 columns, column 0 is now: row numbers of the view, best first, at most `top` in a column.
+
+    Each column is what the policy would say if that hour began with the sites as they are now.
+    """
+    return [_column(view, scheduler, hour, top) for hour in range(HOURS)]
+
+
+def _column(view: SiteView, scheduler: SiteScheduler, hour: int, top: int | None) -> list[int]:
+    load = np.roll(view.load, -hour, axis=1)
+    load.flags.writeable = False
+    seen = view if hour == 0 else replace(view, load=load, hour_left=1.0)
+    score = scheduler.score(seen)
+    best = np.argsort(-score, kind="stable")[:top]
+    rows: list[int] = best[np.isfinite(score[best])].tolist()
+    return rows
