@@ -83,12 +83,22 @@ class Told:
 
 
 class Crawl:
-    """One VAR_DIR with its server and, unless `stored` is False, its coordinator, both on processor `core`."""
+    """One VAR_DIR with its server and, unless `stored` is False, its coordinator, both on processor `core`.
 
-    def __init__(self, folder: Path, *, stored: bool = True, core: int | None = None) -> None:
+    `coordinated`: settings of the coordinator, and of the planner beside it until the agents have told theirs.
+    """
+
+    def __init__(
+        self, folder: Path, *, stored: bool = True, core: int | None = None, **coordinated: Any
+    ) -> None:
         self.place = Place(folder)
         self._stored = stored
         self._core = core
+        self._coordinated = {
+            "LOG_LEVEL": "WARNING",
+            "REDIS_PARAMS": {"client_name": "coordinator"},
+            **coordinated,
+        }
         self._server = Server(self.place.var)
         self._coordinator: Run | None = None
         self._runs: list[Run] = []
@@ -111,9 +121,7 @@ class Crawl:
         self._end.__exit__(*error)
 
     def _start_coordinator(self) -> None:
-        self._coordinator = self.place.start(
-            "coordinate", LOG_LEVEL="WARNING", REDIS_PARAMS={"client_name": "coordinator"}
-        )
+        self._coordinator = self.place.start("coordinate", **self._coordinated)
         self._runs.append(self._coordinator)
         self.until(self._reads, "the coordinator reads")
 

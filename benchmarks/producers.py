@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import meters  # noqa: E402
 from crawler import options, records  # noqa: E402
+from crawler.agent import stream_watch  # noqa: E402
 from crawler.store.coordinator import Coordinator  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
 from crawler.store.stream import results_key  # noqa: E402
@@ -48,6 +49,8 @@ SITES_IN_HAND = 64
 # Of the links of a page, those of the site's menu, and its own.
 MENU, OWN = 30, 20
 PAGES_A_SITE = 200
+# Records after which a producer looks how many wait: an agent does so every ten seconds.
+LOOK_EVERY = 32 * base.FLUSH_RECORDS
 
 
 # --- records ---
@@ -208,15 +211,21 @@ def _obey(near: Connection, work: Callable[..., None], *given: Any) -> None:
 
 
 def produce(begin: Callable[[], None], url: str, number: int, many: int) -> None:
-    """Publish the records of one agent, as many at a time as agents do."""
+    """Publish the records of one agent, as many at a time as agents do, packed where these would pack them."""
     results = list(Author(number).results(many))
     with redis.Redis.from_url(url) as client:
         client.ping()
         begin()
+        packs = False
         for start in range(0, many, base.FLUSH_RECORDS):
+            if start % LOOK_EVERY == 0:
+                packs = client.xlen(KEY) >= stream_watch.LONG
             pipe = client.pipeline(transaction=False)
             for page, links in results[start : start + base.FLUSH_RECORDS]:
-                pipe.xadd(KEY, {b"v": records.VERSION, b"r": records.encode(page), b"l": links})
+                text = records.encode(page)
+                pipe.xadd(
+                    KEY, {b"v": records.VERSION, b"r": records.pack(text) if packs else text, b"l": links}
+                )
             pipe.execute()
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 from urllib.parse import quote
@@ -58,6 +59,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     key_prefix: str
     start_urls_key: str
     site_scheduler: str
+    site_scheduler_options: dict[str, Any]
     site_slots: AtLeast1
     site_queue_size: AtLeast1
     sites_per_address: AtLeast1
@@ -146,6 +148,8 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         return named
 
 
+# Settings that are mappings, as JSON where they are given as text.
+MAPPINGS = frozenset({"SITE_OVERRIDES", "SITE_SCHEDULER_OPTIONS"})
 NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
 _FIELD = re.compile(r"\$\.(\w+)")
 _PLAIN_WORDS = (
@@ -207,19 +211,19 @@ def _raw(settings: BaseSettings, name: str) -> Any:
     value = settings[name]
     if name == "PAGE_PIPELINES":
         return dict(settings.getwithbase(name)) if hasattr(settings, "getwithbase") else dict(value)
-    if name == "SITE_OVERRIDES" and isinstance(value, str):
+    if name in MAPPINGS and isinstance(value, str):
         with suppress(json.JSONDecodeError):
-            return json.loads(value or "{}", object_pairs_hook=_each_once)
+            return json.loads(value or "{}", object_pairs_hook=partial(_each_once, name))
     return value
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A mapping of JSON; OptionError for a key that it has twice, of which JSON's readers take the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise OptionError(f"SITE_OVERRIDES has {twice!r} twice; wanted each key once")
+        raise OptionError(f"{name} has {twice!r} twice; wanted each key once")
     return found
 
 

@@ -14,8 +14,13 @@ from hashlib import blake2b
 from typing import Literal
 
 import msgspec
+from isal import isal_zlib
 
 VERSION = b"1"
+# First byte of a packed record (zlib's), which no JSON begins with.
+_PACKED = b"\x78"
+# Bytes of JSON that a packed record may have: a few bytes can stand for any number.
+LARGEST_RECORD = 16_000_000
 
 # How the turn of a page ended. `denied`: robots.txt forbids it, never fetched.
 # `filtered`: fetched, but of a kind that is not kept.
@@ -139,6 +144,18 @@ class Check(_Record, tag="check", tag_field="kind"):
         return self.site + self.path
 
 
+class Visit(_Record, tag="visit", tag_field="kind"):
+    """What one agent saw of one site within one hour: how long its pages took, and what was refused."""
+
+    site: str
+    hour: int  # hours (HOUR_SECONDS) since 1970 on the server's clock
+    pages: int = 0  # that were timed
+    seconds: float = 0.0  # of the median one, from the request sent to the body's end; 0: none was timed
+    refused: float = 0.0  # share of the requests: 429, 5xx, no answer in time
+    delay_seconds: float = 0.0  # least pause between two requests, with what robots.txt asks for
+    hours_open: str = ""  # robots.txt's Visit-time as HHMM-HHMM, UTC; empty: it has none
+
+
 class RunMoment(_Record, tag="run", tag_field="kind"):
     """An agent's start or end."""
 
@@ -149,7 +166,7 @@ class RunMoment(_Record, tag="run", tag_field="kind"):
     scheduler: str = ""
 
 
-Record = Page | SiteFound | SiteEnded | SiteOrder | RunMoment | Check
+Record = Page | SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
@@ -174,7 +191,7 @@ def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
     if why := fields.get(b"why"):
         raise RecordError(why.decode(errors="replace"))
     try:
-        record = _decoder.decode(fields.get(b"r", b""))
+        record = _decoder.decode(_unpacked(fields.get(b"r", b"")))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{error}: {fields.get(b'r', b'')[:200]!r}") from None
     links = fields.get(b"l", b"")
@@ -186,9 +203,33 @@ def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
 def is_plain(fields: dict[bytes, bytes]) -> bool:
     """Whether the texts of an entry that `decode` took are such that every database takes them too.
 
-    JSON has NUL as an escape only, and of lone surrogates `decode` has not let one pass.
+    JSON has NUL as an escape only, and of lone surrogates `decode` has let none pass. A packed one is not looked into.
     """
-    return b"\\u0000" not in fields[b"r"]
+    text = fields[b"r"]
+    return text[:1] != _PACKED and b"\\u0000" not in text
+
+
+def pack(encoded: bytes) -> bytes:
+    """An encoded record in three fifths of its size, for where so many wait that memory counts more than reading them.
+
+    It stands in the same field; JSON is told from it by its first byte. Takes 11 us, and 6 us to undo.
+    """
+    packed: bytes = isal_zlib.compress(encoded, 1)
+    return packed
+
+
+def _unpacked(field: bytes) -> bytes:
+    """The JSON of a record's field; RecordError where it is packed and cannot be unpacked, or is too large."""
+    if field[:1] != _PACKED:
+        return field
+    unpacker = isal_zlib.decompressobj()
+    try:
+        text: bytes = unpacker.decompress(field, LARGEST_RECORD)
+    except isal_zlib.error as error:  # type: ignore[misc]
+        raise RecordError(f"packed, and spoilt: {error}: {field[:200]!r}") from None
+    if not unpacker.eof:
+        raise RecordError(f"packed, and cut short or above {LARGEST_RECORD} bytes: {field[:200]!r}")
+    return text
 
 
 def hash64(text: str) -> int:

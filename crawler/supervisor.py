@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 
@@ -32,17 +32,29 @@ HEALTHY_SECONDS = 60.0
 # Deaths in a row after which an agent is given up.
 MOST_DEATHS = 6
 LOOK_SECONDS = 0.05
+# What a process that is asked to end may take.
+END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """One agent process, started again when it is killed: by the command `again`; None: by the same."""
+    """A process, started again when it is killed: by the command `again`; None: by the same.
 
-    def __init__(self, name: str, command: Sequence[str], again: Sequence[str] | None = None) -> None:
+    `environment` is what it sees beside our own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        again: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.code: int | None = None  # of the last end, once it is final
         self._command = list(command)
         self._again = self._command if again is None else list(again)
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._deaths = 0
         self._started = 0.0
@@ -78,12 +90,24 @@ class Child:
         if self._process and self._process.poll() is None:
             self._process.send_signal(number)
 
+    def end(self) -> None:
+        """Ask it to end, and wait for that; END_SECONDS at most, then it is killed."""
+        if self._process is None:
+            return
+        self.send(signal.SIGTERM)
+        try:
+            self.code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.code = self._process.wait()
+
     def _start(self, now: float) -> None:
         self._started = now
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
             process_group=0,
+            env={**os.environ, **self._environment},
             preexec_fn=partial(_end_with_parent, os.getpid()),
         )
         self._command = self._again

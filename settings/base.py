@@ -50,13 +50,15 @@ WALK_AGAIN = False
 
 # --- Order and hours --------------------------------------------------------------------------------------
 
-# The policy that orders the sites (`--scheduler`): a name from crawler/schedulers or a dotted path. No effect yet:
-# checked at start and written into `runs`, but nothing plans the hours; sites are taken in the order of listing.
+# The policy that orders the sites (`--scheduler`): a name from crawler/schedulers or a dotted path. Agents tell it to
+# the planner when they join, wherever that runs; the last to join is followed.
 SITE_SCHEDULER = "random"
+# What the policy is built with, in `-s` and in the environment as JSON: `{"seed": 7}` for random, `{"keep": "next"}`
+# for hybrid, `{"prices": true}` for regret (docs/extending.md, "A scheduler").
+SITE_SCHEDULER_OPTIONS: dict[str, object] = {}
 # Sites one agent works on at a time. One connection each, and CONCURRENT_REQUESTS of them at most.
 SITE_SLOTS = 64
-# Sites that one hour's list holds at most; refilled at low water, so it bounds memory and not the crawl. No
-# effect yet: nothing plans the hours.
+# Sites that one hour's list holds at most; refilled at low water, so it bounds memory and not the crawl.
 SITE_QUEUE_SIZE = 100_000
 # Sites on one network address that are worked on at a time, over all agents: names are cheap, servers are not.
 SITES_PER_ADDRESS = 4
@@ -66,7 +68,7 @@ SHARED_ADDRESS_AFTER = 100
 SITES_PER_SHARED_ADDRESS = 32
 # Whether a site whose root page and address are those of an earlier site is left out as its alias.
 FIND_ALIASES = True
-# Length of an hour. Shortened only by tests, benchmarks and demonstrations. No effect yet: nothing plans the hours.
+# Length of an hour. Shortened only by tests, benchmarks and demonstrations.
 HOUR_SECONDS = 3600.0
 
 # --- Leases -----------------------------------------------------------------------------------------------

@@ -39,7 +39,11 @@ LONGEST_PAUSE = 1.0
 # How much later than it was sent a busy machine may note a request.
 LATE_SECONDS = 0.2
 # Keys that live as long as the crawl's queue, empty or not.
-LASTING = ("sites:", "count", "crawl", "crowd", "renewed", "alias:", "results", "scope", "planner", "why")
+# An hour's list is dropped by its age: what it names is finished, and passed over.
+LASTING = (
+    *("sites:", "count", "crawl", "crowd", "renewed", "alias:", "results", "scope", "planner", "why"),
+    *("hour:", "probe:"),
+)
 CLOCK_SHIFT = """
 import os, time
 _shift, _time = float(os.environ.get("DRILL_CLOCK_SHIFT", 0)), time.time

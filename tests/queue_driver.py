@@ -172,7 +172,12 @@ def pass_time(raw: redis.Redis, ms: int) -> None:
         end
         local function earlier(time) return string.format('%d', time - ms) end
         shift(base .. 'hungry', '^%d+', earlier)
-        for _, key in ipairs(redis.call('KEYS', base .. 'held:*')) do shift(key, '[1-9]%d+$', earlier) end
+        for _, key in ipairs(redis.call('KEYS', base .. 'held:*')) do
+          shift(key, '[1-9]%d+ %S+$', function(text)
+            local time, progress = string.match(text, '(%d+) (.*)')
+            return earlier(time) .. ' ' .. progress
+          end)
+        end
         """,
         1,
         BASE,
@@ -205,11 +210,13 @@ class Whole(NamedTuple):
 
     sites: dict[str, Found]
     counts: dict[str, int]
-    held: dict[str, dict[str, str]]  # agent -> site -> token, seq, delay, until
+    held: dict[str, dict[str, str]]  # agent -> site -> token, seq, delay, until, done/known
     busy: dict[str, int]
     lists: dict[str, list[str]]
     wake: dict[str, dict[str, float]]  # work -> site -> due
     stops: dict[str, set[str]]
+    suspends: dict[str, set[str]]
+    suspended: set[str]
     checkpoints: set[str]
     crowd: dict[str, int]
     paths: dict[str, list[str]]
@@ -226,7 +233,7 @@ def places_of(site: str, address: str) -> list[str]:
 
 def whole(raw: redis.Redis) -> Whole:
     """A full read."""
-    found = Whole({}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {})
+    found = Whole({}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, {})
     for name in raw.scan_iter(match="*", count=10_000):
         key = name.decode()
         if not key.startswith(BASE):
@@ -240,12 +247,15 @@ def whole(raw: redis.Redis) -> Whole:
             )
         elif kind == "held":
             found.held[rest] = _hash(raw, key)
-        elif kind in ("again", "hour", "fresh", "park"):
+        elif kind in ("again", "hour", "probe", "fresh", "park"):
             found.lists[key.removeprefix(BASE)] = [one.decode() for one in raw.lrange(key, 0, -1)]
         elif kind == "wake":
             found.wake[rest] = {one.decode(): due for one, due in raw.zrange(key, 0, -1, withscores=True)}
-        elif kind == "stop":
-            found.stops[rest] = {one.decode() for one in raw.smembers(key)}
+        elif kind in ("stop", "suspend"):
+            orders = found.stops if kind == "stop" else found.suspends
+            orders[rest] = {one.decode() for one in raw.smembers(key)}
+        elif kind == "suspended":
+            found.suspended.update(one.decode() for one in raw.smembers(key))
         elif kind == "checkpoint":
             found.checkpoints.add(rest)
         elif kind == "paths":
@@ -274,8 +284,9 @@ def audit(raw: redis.Redis) -> Whole:
         place for site, one in holders.items() for place in places_of(site, one.address)
     )
     assert all(many == 1 for place, many in found.busy.items() if place.startswith("//"))
-    for agent, sites in found.stops.items():
+    for agent, sites in (*found.stops.items(), *found.suspends.items()):
         assert sites <= found.held.get(agent, {}).keys(), f"{agent} is to give back what it does not hold"
+    assert found.suspended == {site for site, one in found.sites.items() if one.class_ == "suspended"}
     for site, one in found.sites.items():
         if not (one.agent and (one.work == "site" or one.letter == "b")):
             wanted = one.letter in "sS" or (one.letter in "lL" and site in found.checkpoints)

@@ -30,16 +30,23 @@ def eventually(condition: Callable[[], object], what: str, seconds: float = 15.0
 
 
 class RunningServer:
-    """One valkey-server with an append-only file in a folder of its own."""
+    """One valkey-server with an append-only file in a folder of its own; `more` are options of its configuration.
 
-    def __init__(self, folder: Path) -> None:
+    `login` is the user and password of `client`, where the server lets nobody in without.
+    """
+
+    def __init__(self, folder: Path, login: tuple[str, str] | None = None, **more: str) -> None:
         # Not in `folder`: the path of a socket ends at 107 bytes.
         self._short = Path(tempfile.mkdtemp(prefix="lt-"))
         self._socket = self._short / "s"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{self._socket}"
-        self.client = redis.Redis(unix_socket_path=str(self._socket), retry=Retry(NoBackoff(), 0))
+        self._more = more
+        user, password = login or (None, None)
+        self.client = redis.Redis(
+            unix_socket_path=str(self._socket), username=user, password=password, retry=Retry(NoBackoff(), 0)
+        )
         self.start()
 
     @property
@@ -55,6 +62,7 @@ class RunningServer:
             "dir": str(self._folder),
             "save": "",
             "appendonly": "yes",
+            **self._more,
         }
         command = [
             str(get_binary_path()),

@@ -198,7 +198,7 @@ def until_still(farm: Farm, fleet: Fleet, site: str, seconds: float) -> int:
 def test_orders_are_obeyed_within_a_renewal(place: Place, valkey: RunningServer) -> None:
     with (
         Farm(sites=3, pages=44, **PLAIN) as farm,
-        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.12, LEASE_SECONDS=3) as fleet,
+        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.25, LEASE_SECONDS=3) as fleet,
     ):
         blocked, paused, other = map(farm.site, range(3))
         # Waiting: a busy machine may be done with the third before the paused one is resumed.
@@ -239,3 +239,25 @@ def test_a_budget_holds_from_the_next_lease(place: Place, valkey: RunningServer)
         assert [len(place.stored()[farm.site(number)]) for number in (0, 1)] == [12, 30]
         rows = place.rows(f"select reason, over_budget > 0 from sites where site = '{farm.site(0)}'")
         assert rows == [("page budget of 12 reached", 1)]
+
+
+# --- the plan ---------------------------------------------------------------------------------------------
+
+
+def test_a_probed_site_goes_back_after_a_few_pages(place: Place, valkey: RunningServer) -> None:
+    hour_seconds = 1e6
+    with (
+        Farm(sites=2, pages=8, **PLAIN) as farm,
+        Fleet(place, farm, valkey, SITE_SLOTS=1, HOUR_SECONDS=hour_seconds) as fleet,
+    ):
+        probed, planned = farm.site(0), farm.site(1)
+        hour = int(valkey.client.time()[0] // hour_seconds)
+        valkey.client.set(key("planner"), "the-test 1")  # nobody else writes lists
+        place.run("seed", *farm.seeds, REDIS_URL=valkey.url).succeeded()
+        valkey.client.rpush(key(f"probe:{hour}"), probed)
+        valkey.client.rpush(key(f"hour:{hour}"), planned)
+        fleet.agent()
+        fleet.wait()
+        fleet.check_exact()
+        order = [f"http://{hit.host}" for hit in farm.hits() if hit.path != "/robots.txt"]
+        assert order == [probed] * 5 + [planned] * 8 + [probed] * 3

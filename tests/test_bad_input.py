@@ -115,6 +115,18 @@ def test_standard_input_for_several_agents(place: Place) -> None:
             ["crawl", "site", "--scheduler", "soonest"],
             ["SITE_SCHEDULER is 'soonest'", "wanted one of", "random", "dotted path"],
         ),
+        (
+            ["crawl", "site", "--scheduler", "hybrid", "-s", 'SITE_SCHEDULER_OPTIONS={"keep": "never"}'],
+            ["keep is 'never'", "wanted one of", "none, next, min, mean"],
+        ),
+        (
+            ["crawl", "site", "--scheduler", "sorted", "-s", 'SITE_SCHEDULER_OPTIONS={"keep": "min"}'],
+            ["SITE_SCHEDULER_OPTIONS are {'keep': 'min'}", "sorted"],
+        ),
+        (
+            ["crawl", "site", "-s", "SITE_SCHEDULER_OPTIONS=seed"],
+            ["SITE_SCHEDULER_OPTIONS is 'seed'; wanted a mapping"],
+        ),
         (["crawl", "site", "-s", "SITE_SLOT=4"], ["unknown setting SITE_SLOT; did you mean SITE_SLOTS?"]),
         (["crawl", "site", "-s", "SITE_SLOTS=many"], ["SITE_SLOTS is 'many'; wanted a whole number"]),
         (

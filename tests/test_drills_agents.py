@@ -117,7 +117,7 @@ def test_a_newcomer_gets_its_share(place: Place, valkey: RunningServer) -> None:
     """Also from agents that have no slot free and would ask for nothing themselves."""
     with (
         Farm(sites=6, pages=24, kinds=(), names=()) as farm,
-        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.2, SITE_SLOTS=6) as fleet,
+        Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.5, SITE_SLOTS=6) as fleet,
     ):
         first = fleet.agent()
         eventually(lambda: len(fleet.held(first)) == 6, "it has all sites")

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from sqlalchemy import event, text
 
 from crawler.store.coordinator import KILL_POINTS
-from crawler.store.database import LOCK_SECONDS
+from crawler.store.database import LOCK_SECONDS, open_database, transaction
 from crawler.store.stream import GROUP
 from crawler.store.tables import metadata
 from tests.conftest import MakeDatabase
@@ -259,6 +260,22 @@ def test_database_and_server_are_away_for_a_minute(tmp_path: Path, make_database
         go_through(
             [begin(stack, tmp_path / kind, make_database(kind), plan, **given) for kind in kinds], 60.0, 60.0
         )
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_line_that_breaks_behind_a_commit_is_not_told(
+    kind: str, make_database: MakeDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection pool would tell of it with a traceback; whoever needs the database next is told in our words."""
+    with tables_that_go(make_database(kind)) as tables:
+        engine = open_database(tables.through)
+        event.listen(engine, "reset", lambda *_: tables.take_away(), once=True)
+        for _ in range(2):
+            with transaction(engine) as connection:
+                connection.execute(text("select 1"))
+            tables.give_back()
+        engine.dispose()
+    assert caplog.text == ""
 
 
 # --- Lost -------------------------------------------------------------------------------------------------

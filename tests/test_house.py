@@ -62,7 +62,7 @@ FORBIDDEN_MODULES = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shel
 # only what a page needs. Scrapy itself brings lxml, Twisted and tldextract, so forbidding those saves nothing.
 HEAVY = ("sqlalchemy", "alembic", "numpy", "networkx", "rich", "psycopg", "pymysql", "pyarrow", "numba")
 # Settings that stand in base.py and have no effect yet: their comments say so, and README names what is missing.
-NO_EFFECT_YET = {"SITE_SCHEDULER", "SITE_QUEUE_SIZE", "HOUR_SECONDS", "WITH_WORKS"}
+NO_EFFECT_YET = {"WITH_WORKS"}
 
 
 # Libraries that are imported and not declared -> the dependency that cannot be without them.

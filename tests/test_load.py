@@ -7,7 +7,16 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from crawler.sites.load import BUSIEST, UNKNOWN, LoadTable, cell_of
+from crawler.sites.load import (
+    BUSIEST,
+    FULL,
+    UNKNOWN,
+    LoadTable,
+    cell_of,
+    lost_pace,
+    share_of_line,
+    with_profiles,
+)
 
 # 2026-11-16 00:00 UTC, a Monday.
 MONDAY = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp()) // 3600
@@ -154,3 +163,28 @@ def test_a_site_as_bytes_comes_back() -> None:
     for bad in (b"x", b"\xff" * 17):
         with pytest.raises(ValueError, match="no site's loads"):
             other.unpack(0, bad)
+
+
+def test_a_cell_is_seen_with_a_visit_of_its_own() -> None:
+    table = LoadTable(2)
+    table.fold(MONDAY + 5, np.array([1]), one(0.2), one(0.0))
+    assert [table.seen(MONDAY + hour).tolist() for hour in (4, 5, 6)] == [
+        [False, False],
+        [False, True],
+        [False, False],
+    ]
+
+
+def test_imported_loads_become_lost_pace() -> None:
+    share = np.linspace(0, 1, 11)
+    assert share_of_line(lost_pace(share)) == pytest.approx(share)
+    assert (lost_pace(share)[1:-1] > share[1:-1]).all()
+    profile = np.full((2, 48), UNKNOWN, np.uint8)
+    profile[1, :3] = (0, FULL // 2, FULL)
+    profile[1, 24] = 99
+    measured = np.full((2, 24), 7, np.uint8)
+    load = with_profiles(measured, profile, MONDAY)
+    assert (load[0] == 7).all()
+    assert load[1].tolist() == [0, round((1 - 0.5**1.5) * FULL), BUSIEST, *[7] * 21]
+    assert with_profiles(measured, profile, MONDAY + 23)[1, 1:4].tolist() == [0, load[1, 1], BUSIEST]
+    assert with_profiles(measured, profile, MONDAY + 5 * 24)[1, 0] not in (7, 99)

@@ -505,8 +505,9 @@ def test_leave_unfinished(queue: Driver, agents: tuple[str, str], how: str, publ
         queue.join("two", {})
     elif how == "suspended":
         assert queue.state(A) == unfinished
-        assert queue.take("two") == [], "it waits for the plan"
-        queue.fill("planner", queue.plan("planner", 10), 0, [A])
+        queue.add(B)
+        queue.fill("planner", queue.plan("planner", 10), 0, [B])
+        assert queue.take_one("two").site == B, "it waits for the plan, as long as that names others"
     else:
         assert queue.state(A) == unfinished
     again = queue.take_one("two")
@@ -659,6 +660,7 @@ def test_a_turn_is_not_lost_on_a_site_that_has_no_use_for_it(
         moved = queue.but(sites_per_address=3).take_one("two")
         assert queue.locate("two", moved, OTHER)
         queue.leave("two", moved, "suspended")
+        queue.raw.delete(BASE + "fresh")  # where it waits for the plan
         queue.raw.lpush(BASE + f"park:{ADDRESS}", first)  # an older mention of it
         assert queue.take("two") == [], "who was given its turn waits again, at the end"
     else:
@@ -1224,9 +1226,7 @@ def test_restore_brings_back_what_the_operator_wanted(queue: Driver, agents: tup
 # --- the plan ---
 
 
-def test_fill_writes_an_hour_in_order_and_drops_the_one_before(
-    queue: Driver, agents: tuple[str, str]
-) -> None:
+def test_fill_writes_an_hour_in_order(queue: Driver, agents: tuple[str, str]) -> None:
     number = queue.plan("planner", 10)
     assert queue.fill("planner", number, 7, [A, B]) == 2
     assert queue.fill("planner", number, 7, [C, B]) == 2, "anew, not behind it"
@@ -1234,17 +1234,66 @@ def test_fill_writes_an_hour_in_order_and_drops_the_one_before(
     many = numbered(FILL_BATCH + 1)
     assert queue.fill("planner", number, 8, many) == len(many)
     assert queue.names("hour:8") == many
-    assert queue.names("hour:7") == []
+    assert queue.names("hour:7") == [C, B], "the next hour is written while this one goes on"
     assert queue.hour_length(8) == len(many)
-    assert queue.fill("planner", number, 9, []) == 0
-    assert queue.names("hour:8") == []
+    assert queue.fill("planner", number, 7, []) == 0
+    assert queue.names("hour:7") == []
+    assert queue.fill("planner", number, 7, [A], lists="probe") == 1
+    assert (queue.names("probe:7"), queue.names("hour:7")) == ([A], [])
+
+
+def test_a_probed_site_goes_before_the_hour_and_is_marked(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    number = queue.plan("planner", 10)
+    queue.fill("planner", number, 7, [A])
+    queue.fill("planner", number, 7, [B], lists="probe")
+    assert [(one.site, one.probe) for one in queue.take("one", 2, hour=7)] == [(B, True), (A, False)]
+
+
+def test_suspend_reaches_the_holder_of_a_site_that_is_loaded(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    number = queue.plan("planner", 10)
+    held = queue.take_one("one")
+    queue.plan_work(B, "recheck", 1)
+    queue.lease("two", "recheck", 1, 0)
+    assert queue.suspend("planner", number, [A, B, C]) == 1, "another work goes on, and C is nobody's"
+    assert (queue.renew("one", 0).suspend, queue.renew("one", 0).stop) == ([A], [])
+    assert queue.renew("two", 0).suspend == []
+    queue.send("one", delivery(held, 1))
+    queue.leave("one", held, "suspended")
+    assert queue.renew("one", 0).suspend == []
+    with pytest.raises(PlanLostError):
+        queue.suspend("other", number, [A])
+
+
+def test_an_idle_slot_takes_a_suspended_site_that_no_list_names(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A, B)
+    held = queue.take_one("one")
+    queue.send("one", delivery(held, 1))
+    queue.leave("one", held, "suspended")
+    assert [one.site for one in queue.take("two", 2)] == [B, A], "after those that stand in a list"
+
+
+def test_how_far_a_held_site_is_can_be_seen_and_outlives_its_holder(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    held = queue.take_one("one")
+    assert queue.running() == {A: (0, 0)}
+    queue.send("one", delivery(held, 1, known=9, done=4))
+    assert queue.running() == {A: (9, 4)}
+    queue.part("one")
+    record = queue.record(A)
+    assert (record.known, record.done) == (9, 4)
 
 
 def test_an_hour_begun_by_a_planner_that_died_does_not_stay(queue: Driver) -> None:
     number = queue.plan("planner", 10)
     queue.raw.delete(BASE + "planner")
     queue.raw.set(BASE + "planner", f"planner {number}")
-    queue._call("fill", "planner", number, 7, "first", A)
+    queue._call("fill", "planner", number, "hour", 7, 7200, 1, A)
     assert 0 < queue.raw.ttl(BASE + "hour:7") <= 7200
 
 

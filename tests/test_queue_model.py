@@ -80,6 +80,8 @@ class Site:
     agent: str = ""
     work: str = ""
     seq: int = 0
+    progress: str = ""  # done/known of the last delivery
+    suspend: bool = False  # the plan wants it back
     checkpoint: bool = False
     paths: list[str] = field(default_factory=list)  # as they were given
     budget: int | None = None
@@ -300,6 +302,7 @@ class Walk:
         self.last_token = int(leased.token)
         site.token, site.agent, site.work, site.seq = leased.token, actor.name, work, 0
         site.delay = site.until = 0.0
+        site.progress = site.figures
         site.planned = site.planned and work != "site"
         actor.mine[leased.site] = (leased, work, 0)
         self.check_places(leased.site, site.address)
@@ -360,6 +363,8 @@ class Walk:
             records=[(b"record", self.random.choice((b"", b"12345678")))] * self.random.randint(0, 3),
             delay_ms=self.random.choice((0, UNIT_MS // 2, 2 * UNIT_MS + UNIT_MS // 2)),
             until_ms=self.random.choice((0, self.due_ms(-2), self.due_ms(self.random.randint(1, 5)))),
+            known=12,
+            done=self.random.randint(0, 12),
         )
 
     def _published(self, actor: Actor, made: Delivery) -> tuple[str, str]:
@@ -374,6 +379,7 @@ class Walk:
             return "GAP", ""
         else:
             site.seq = made.seq
+            site.progress = f"{made.done}/{made.known}"
             site.delay = made.delay_ms / UNIT_MS
             site.until = self.now + (made.until_ms - self.start_ms) / UNIT_MS if made.until_ms else 0.0
             self.records += len(made.records)
@@ -470,7 +476,7 @@ class Walk:
 
     def _left(self, site: Site, how: str, due: float, detail: str) -> None:
         work = site.work
-        site.agent, site.token, site.work, site.stop = "", "", "", False
+        site.agent, site.token, site.work, site.stop, site.suspend = "", "", "", False, False
         if site.state == "b" or (work == "site" and how in ("finished", "alias")):
             site.checkpoint, site.paths = False, []
         if work != "site":
@@ -487,6 +493,8 @@ class Walk:
         """Its holder is dead or gone, and may have asked it a moment ago."""
         due = max(site.until, self.now + site.delay)
         rests = max(site.rests, due if due > self.now and site.state != "b" else 0.0)
+        if site.work == "site":
+            site.figures = site.progress
         self._left(site, "returned", 0, "")
         site.rests = rests
 
@@ -505,11 +513,15 @@ class Walk:
         self.renewed = self.now
         held = self.held_by(actor.name)
         assert set(told.stop) == {name for name, site in held.items() if site.stop}
+        assert set(told.suspend) == {name for name, site in held.items() if site.suspend}
         assert self.start_ms <= told.server_ms <= self.server_ms()
         assert await self.queue.held(actor.name) == {name: site.token for name, site in held.items()}
         for name in sorted(told.stop):
             if name in actor.mine and self.random.random() < 0.7:
                 await self._leave(actor, name, "returned")
+        for name in sorted(told.suspend):
+            if name in actor.mine and self.random.random() < 0.7:
+                await self._leave(actor, name, "suspended")
 
     async def part(self) -> None:
         actor = await self.joined()
@@ -667,18 +679,32 @@ class Walk:
         if not number:
             with pytest.raises(PlanLostError):
                 await self.queue.fill(planner, 1, HOUR, self.universe[:1])
+            with pytest.raises(PlanLostError):
+                await self.queue.suspend(planner, 1, self.universe[:1])
             return
         assert number >= self.planner[1]
         self.planner = (planner, number)
-        before = {name.decode() for name in await self.client.lrange(f"{BASE}hour:{HOUR}", 0, -1)}
+        before: set[str] = set()
+        for kind in ("hour", "probe"):
+            before |= {name.decode() for name in await self.client.lrange(f"{BASE}{kind}:{HOUR}", 0, -1)}
         for name in before & self.sites.keys():
             self.sites[name].planned = True  # it may stand nowhere else
         names = [name for name, site in self.sites.items() if site.state in "ws" and not site.paused]
         names = self.random.sample(names, self.random.randint(0, len(names)))
         assert await self.queue.fill(planner, number, HOUR, names) == len(names)
+        probed = self.random.sample(names, min(len(names), 3))
+        await self.queue.fill(planner, number, HOUR, probed, lists="probe")
+        await self._suspend(planner, number)
         if self.random.random() < 0.2:  # it dies
             await self.client.delete(BASE + "planner")
             self.planner = ("", number)
+
+    async def _suspend(self, planner: str, number: int) -> None:
+        names = self.random.sample(self.universe, 20)
+        held = [name for name in names if name in self.sites and self.class_of(self.sites[name]) == "leased"]
+        assert await self.queue.suspend(planner, number, names) == len(held)
+        for name in held:
+            self.sites[name].suspend = True
 
     async def pass_time(self) -> None:
         units = self.random.choice((1, 1, 1, 1, 2, 2, 4, 9))
@@ -735,7 +761,7 @@ class Walk:
         found = await self.compare()
         crowd = found.crowd
         for key, names in found.lists.items():
-            assert not key.startswith(("again:site", "hour", "fresh")), (
+            assert not key.startswith(("again:site", "hour", "probe", "fresh")), (
                 f"{len(names)} left in {key} after {got}"
             )
             if not key.startswith("park:"):

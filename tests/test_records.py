@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler import records
-from crawler.records import Page, Record, RecordError, RunMoment, SiteEnded, SiteFound, SiteOrder
+from crawler.records import Page, Record, RecordError, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit
 
 # SQL's widest integer; nothing that we count is wider.
 _INTS = st.integers(-(2**63), 2**63 - 1)
@@ -23,6 +24,7 @@ def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
         str: _TEXT,
         int: _INTS,
         int | None: st.none() | _INTS,
+        float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),
         list[str]: st.lists(_TEXT, max_size=2),
         dict[str, int]: st.dictionaries(_TEXT, _INTS, max_size=2),
@@ -38,7 +40,7 @@ def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
     )
 
 
-RECORDS = st.one_of(*(_any_of(kind) for kind in (Page, SiteFound, SiteEnded, SiteOrder, RunMoment)))
+RECORDS = st.one_of(*(_any_of(kind) for kind in (Page, SiteFound, SiteEnded, SiteOrder, RunMoment, Visit)))
 LINKS = st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join)
 
 
@@ -98,6 +100,7 @@ def test_a_person_can_read_it() -> None:
             SiteOrder(site="s", ordered_at=1, order="budget", pages=0),
         ),
         ('{"kind":"run","spider":"site","started_at":1}', RunMoment(spider="site", started_at=1)),
+        ('{"kind":"visit","site":"s","hour":494000}', Visit(site="s", hour=494_000, seconds=0.0)),
         # What the first release wrote of a page, and one of this release as the first one reads it.
         (
             '{"kind":"page","site":"s","path":"/","fetched_at":1,"outcome":"stored","status":200,"title":"t"}',
@@ -210,3 +213,33 @@ def test_packed_links_are_blake2b_little_endian() -> None:
     assert records.pack_links(urls) == b"".join(sorted(digests, key=lambda digest: digest[::-1]))
     assert records.pack_links(urls).hex() == "ddb93afaf58f3db56ec7e91c7656bfb8"
     assert records.pack_links([]) == b""
+
+
+# --- packed ---
+
+
+def test_a_packed_record_is_the_same_record() -> None:
+    page = records.Page(
+        site="https://a.example", path="/", fetched_at=1, outcome="stored", status=200, title="한" * 50
+    )
+    text = records.encode(page)
+    fields = {b"v": records.VERSION, b"r": records.pack(text), b"l": b"12345678"}
+    assert len(fields[b"r"]) < len(text)
+    assert records.decode(fields) == (page, b"12345678")
+    assert not records.is_plain(fields), "nobody has looked whether it is"
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda packed: packed[:-9], lambda packed: b"x" + packed, lambda _: b"x"]
+)
+def test_what_cannot_be_unpacked_is_no_record(spoil: Callable[[bytes], bytes]) -> None:
+    packed = records.pack(b'{"kind":"site","site":"https://a.example","found_at":1}')
+    with pytest.raises(records.RecordError, match="packed"):
+        records.decode({b"v": records.VERSION, b"r": spoil(packed)})
+
+
+def test_a_few_bytes_do_not_become_a_great_many() -> None:
+    bomb = records.pack(b" " * (records.LARGEST_RECORD + 1))
+    assert len(bomb) < 200_000
+    with pytest.raises(records.RecordError, match="above"):
+        records.decode({b"v": records.VERSION, b"r": bomb})

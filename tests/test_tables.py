@@ -31,6 +31,7 @@ from crawler.records import (
     SiteEnded,
     SiteFound,
     SiteOrder,
+    Visit,
     hash64,
     pack_links,
 )
@@ -45,7 +46,7 @@ from crawler.store.database import (
     transaction,
 )
 from crawler.store.reading import summary
-from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites
+from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites, visits
 from crawler.store.upserts import Upsert
 from crawler.store.writing import Counts, Letter, Stored, bury, clean, entry_number, store
 from tests.conftest import MakeDatabase
@@ -114,7 +115,7 @@ def rows(engine: Engine, table: Table) -> list[dict[str, Any]]:
 
 
 def everything(engine: Engine) -> dict[str, list[dict[str, Any]]]:
-    return {table.name: rows(engine, table) for table in (sites, pages, fetches, runs)}
+    return {table.name: rows(engine, table) for table in (sites, pages, fetches, runs, visits)}
 
 
 def column(engine: Engine, table: Table, name: str) -> list[Any]:
@@ -498,7 +499,11 @@ def a_crawl() -> list[Record]:
         ordered("budget", "https://only.example"),
         ordered("block", "https://unheard.example"),
     ]
-    return [*found, *turns, *moments, *ended, *orders]
+    hours = [
+        Visit(agent="h-1", run="r", seq=900 + n, site=site, hour=494_000, pages=3, seconds=0.1 + n)
+        for n, site in enumerate((SITE, SITE, "https://only.example"))
+    ]
+    return [*found, *turns, *moments, *ended, *orders, *hours]
 
 
 def ordered(order: OrderWord, site: str = SITE, *, pages: int | None = None, reason: str = "") -> SiteOrder:
@@ -510,7 +515,7 @@ def test_tables_end_the_same_in_whatever_order_and_however_often(kind: str, fill
     engine = filled(kind)
     batch = [Stored(f"{n + 1}-0", record, pack_links([str(n)])) for n, record in enumerate(a_crawl())]
     with transaction(engine) as connection:
-        assert store(connection, batch) == Counts(pages=20, found=3, ended=2, runs=3, orders=7)
+        assert store(connection, batch) == Counts(pages=20, found=3, ended=2, runs=3, orders=7, visits=3)
     expected = everything(engine)
     for seed in range(4):
         _write_shuffled(engine, batch, random.Random(seed))
@@ -794,7 +799,7 @@ def test_rows_have_their_values_in_the_order_of_the_table(upsert: Upsert) -> Non
 
 
 def test_no_column_of_a_page_is_left_out() -> None:
-    for upsert in (writing.PAGES, writing.FETCHES, writing.RUNS, writing.CHECKS):
+    for upsert in (writing.PAGES, writing.FETCHES, writing.RUNS, writing.CHECKS, writing.VISITS):
         assert set(upsert.columns) | {"id"} == set(upsert.table.columns.keys()) | {"id"}
     assert set(writing.PAGES.changed) == set(writing.PAGES.columns) - {"site_id", "url_hash", "url"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from crawler.records import Check, Page, RunMoment, SiteEnded, SiteFound, SiteOrder, pack_links
+from crawler.records import Check, Page, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit, pack_links
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import metadata
 from crawler.store.writing import Letter, Stored, bury, store
@@ -57,6 +57,7 @@ def filled(url: str) -> Engine:
         RunMoment(agent="h", run="r", spider="s", started_at=1),
     ]
     records += [Check(crawler=1, code=2, checked_at=3, status=200, digest="ab")]
+    records += [Visit(agent="h", run="r", seq=999, site=sites[0], hour=494_000, pages=3, seconds=0.2)]
     for number in range(120):
         records.append(turn(sites[number % 3], number % 20, number))
     engine_rows = [Stored(f"{n}-0", one, pack_links(["x"])) for n, one in enumerate(records, 1)]  # type: ignore[arg-type]

@@ -51,6 +51,8 @@ logger = logging.getLogger("agent")
 ASK_SECONDS = 0.25
 # Renewals bring the operator's orders, and those shall be obeyed within a minute.
 LONGEST_RENEWAL_SECONDS = 20.0
+# And what the plan wants suspended shall not take much of the hour.
+RENEWALS_PER_HOUR = 60
 # How often the inlet is looked at.
 INLET_SECONDS = 1.0
 # How long an ending agent tries to tell Redis what it has.
@@ -182,13 +184,21 @@ class Agent:
 
     async def _renew_loop(self) -> None:
         while not self.session.stopping.is_set():
-            self.leasing.stop(await self.session.renew())
+            renewed = await self.session.renew()
+            self.leasing.stop(renewed.stop)
+            self.leasing.suspend(renewed.suspend)
             self.session.say_back()
             if self._stream.look(await self.queue.depth()):
                 self._wake()
+            self.outbox.packs = self._stream.long
             await self.leasing.find_orphans()
             await self.seeding.refresh_scope()
-            await self.session.pause(min(self.options.lease_seconds / 3, LONGEST_RENEWAL_SECONDS))
+            await self.session.pause(self._renewal_seconds)
+
+    @property
+    def _renewal_seconds(self) -> float:
+        shortest = min(self.options.lease_seconds / 3, LONGEST_RENEWAL_SECONDS)
+        return min(shortest, self.options.hour_seconds / RENEWALS_PER_HOUR)
 
     async def _flush_loop(self) -> None:
         while not self.session.stopping.is_set():
@@ -280,12 +290,24 @@ class Agent:
                 self.leasing.end(slot, "finished")
             return
         due = max(due, slot.free_at)
+        closed = 0.0 if slot.robots_hop else self._closed_for(slot, due - now)
+        due += closed
         if due - now > KEEP_SECONDS:
-            self.leasing.end(slot, "later", slot.reason, self.leasing.due_ms(due - now))
+            asked = f"robots.txt asks for visits {slot.window.in_words}" if closed and slot.window else ""
+            self.leasing.end(slot, "later", asked or slot.reason, self.leasing.due_ms(due - now))
             return
         slot.due = due
         heapq.heappush(self._ready, (due, next(self._tie), slot))
         self._wake()
+
+    @property
+    def hour(self) -> int:
+        """The hour that it is on the server's clock, each HOUR_SECONDS long."""
+        return int(self.session.server_time() // self.options.hour_seconds)
+
+    def _closed_for(self, slot: Slot, seconds: float) -> float:
+        """How long, so many seconds from now, robots.txt goes on to keep us out; 0.0: not at all."""
+        return slot.window.wait(self.session.server_time() + seconds) if slot.window else 0.0
 
     def rest(self, slot: Slot, seconds: float, reason: str) -> None:
         """Leave the site alone for so long, or a little longer; a rest that ends later stays."""
@@ -302,6 +324,7 @@ class Agent:
         """A page's turn has ended: its record goes out with the next flush."""
         self.session.pages += 1
         self.outbox.add(slot, page, links)
+        self.leasing.count_probe(slot)
 
     def ask_for_alias(self, slot: Slot, sha256: str) -> None:
         """The site's root page is loaded: is it another site's under this name? Asked with the next flush, soon."""
@@ -322,6 +345,9 @@ class Agent:
         """
         now = asyncio.get_running_loop().time()
         if slot.lost or now < slot.rests_until or not self.session.holds:
+            return False
+        for_page = slot.rules is not None and not slot.robots_hop
+        if for_page and self._closed_for(slot, 0.0):
             return False
         slot.started_at = now
         if slot.has_room:

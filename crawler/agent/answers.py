@@ -40,6 +40,11 @@ def meaning(status: int, retry_after: str, tries: int, max_tries: int, strikes: 
     return Meaning("failed")
 
 
+def is_refusal(status: int) -> bool:
+    """Whether the site had an answer, but nothing for us: it is overloaded, or we ask too often."""
+    return status == 429 or status >= 500
+
+
 def rest_of(strikes: int) -> float:
     """How long a site rests that did not say how long: a minute, doubled each time, at most a day."""
     return float(min(FIRST_REST_SECONDS * 2 ** min(strikes, 20), LONGEST_REST_SECONDS))

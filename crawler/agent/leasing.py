@@ -35,6 +35,9 @@ KEEP_SECONDS = 59.0
 LEASE_AT_A_TIME = 16
 # Calls that sites being taken up have under way together: each takes a connection of its own.
 CALLS_AT_A_TIME = 4
+# Turns of a site that is leased for a probe: a median of fewer than three pages says nothing, and the first one is not
+# timed (it pays for the connection), nor is one that is redirected.
+PROBE_PAGES = 5
 # Sites beyond its fair share that an agent keeps, and pages left that make a site worth moving to another.
 LEAST_SURPLUS = 2
 LEAST_PENDING = 10
@@ -166,7 +169,9 @@ class Leasing:
         override = self._overrides.of(leased.site)
         delay = self._delay if override.delay_seconds is None else override.delay_seconds
         dress = Dress(leased.site, override, self._user_agent)
-        return Slot(leased, frontier, paths_seen, dress, delay, override.connections, delay=delay)
+        slot = Slot(leased, frontier, paths_seen, dress, delay, override.connections, delay=delay)
+        slot.probe_pages = PROBE_PAGES if leased.probe else None
+        return slot
 
     def _frontier(self, site: str, entries: list[bytes], budget: int | None) -> Frontier:
         pages = self._options.max_pages_per_site if budget is None else budget
@@ -210,6 +215,8 @@ class Leasing:
     def keep_distance(self, slot: Slot) -> None:
         """Whoever holds a returned site next asks it no earlier than this agent would have."""
         seconds = slot.free_at - asyncio.get_running_loop().time()
+        if slot.ending == "suspended" and seconds > KEEP_SECONDS:
+            slot.ending = "later"
         if slot.ending not in ("returned", "later") or not slot.started_at or seconds <= 0:
             return
         slot.due_ms = max(slot.due_ms, self.due_ms(seconds))
@@ -225,6 +232,20 @@ class Leasing:
         for site in sites:
             if slot := self.slot_of(site):
                 self.end(slot, "returned", "stopped by the operator")
+
+    def suspend(self, sites: Iterable[str]) -> None:
+        """The plan has better use for their slots at this hour."""
+        for site in sites:
+            if slot := self.slot_of(site):
+                self.end(slot, "suspended", "suspended by the plan")
+
+    def count_probe(self, slot: Slot) -> None:
+        """A page's turn has ended: one that was leased for a probe goes back after a few."""
+        if slot.probe_pages is None or not slot.live:
+            return
+        slot.probe_pages -= 1
+        if slot.probe_pages <= 0:
+            self.end(slot, "suspended", "probed")
 
     def lose(self) -> None:
         """All leases are others' now."""
@@ -242,7 +263,7 @@ class Leasing:
                 logger.debug("not taken up: %s", error)
         for slot in list(self._slots.values()):
             slot.in_flight = slot.parsing = 0  # the engine is closed: nothing comes any more
-            if slot.live:
+            if slot.live or slot.ending == "suspended":
                 self.end(slot, "returned")
 
     async def find_orphans(self) -> None:

@@ -30,6 +30,7 @@ class Outbox:
     """What one agent has to tell. Fetching pauses at `most` records, a flush is due at once at `enough`."""
 
     def __init__(self, queue: SiteQueue, author: Author, most: int, enough: int) -> None:
+        self.packs = False  # records are sent packed: many wait in the stream already
         self.due = asyncio.Event()  # a flush should not wait for its time
         # Called with each slot that was given back or lost (True), or goes on, for it was given more paths (False).
         self.left: Callable[[Slot, bool], None] = lambda _slot, _gone: None
@@ -54,8 +55,8 @@ class Outbox:
         """Whether everything was told and every ending slot given back."""
         return not self._slots
 
-    def add(self, slot: Slot, record: records.Page, links: bytes = b"") -> None:
-        """Queue a finished page's record; dropped where the slot is lost."""
+    def add(self, slot: Slot, record: records.Record, links: bytes = b"") -> None:
+        """Queue what is told of a finished page, or of the site itself; dropped where the slot is lost."""
         if slot.lost:
             return
         slot.records.append((self._author.numbered(record), links))
@@ -81,8 +82,17 @@ class Outbox:
         """Take what is finished by now, and what its frontier learned by it."""
         self.due.clear()
         for slot in self._slots:
+            self._add_load(slot)
             if slot.unpublished or self._wants_checkpoint(slot):
                 slot.pack()
+
+    def _add_load(self, slot: Slot) -> None:
+        """What a lease saw of its site's load goes with its last delivery."""
+        if slot.ending is None or slot.busy or slot.load is None:
+            return
+        seen, slot.load = slot.load.take(), None
+        if seen is not None:
+            self.add(slot, slot.visit(seen))
 
     async def flush(self) -> None:
         """Send what was packed and give back what has ended. Connection errors go to the caller; call again."""
@@ -95,14 +105,14 @@ class Outbox:
         for start in range(0, len(ending), LEAVES_AT_A_TIME):
             await asyncio.gather(*map(self._leave, ending[start : start + LEAVES_AT_A_TIME]))
 
-    @staticmethod
-    async def _deliver(slot: Slot) -> Delivery:
+    async def _deliver(self, slot: Slot) -> Delivery:
         """What the slot sends, made in a thread where packing its frontier would hold up the event loop."""
         packed = slot.packed
         assert packed is not None
         if slot.delivery is None:
             large = packed.snapshot is not None and len(packed.snapshot.paths) > LARGE
-            slot.delivery = await asyncio.to_thread(slot.seal, packed) if large else slot.seal(packed)
+            delivery = await asyncio.to_thread(slot.seal, packed) if large else slot.seal(packed)
+            slot.delivery = _small(delivery) if self.packs else delivery
         return slot.delivery
 
     def _calls(self) -> list[list[Slot]]:
@@ -128,7 +138,10 @@ class Outbox:
         """Whether all of an ending slot is published; what it learned while that was under way is not yet."""
         if not slot.ending or slot.busy:
             return False
-        if slot.unpublished or self._wants_checkpoint(slot):
+        # The plan may have it asked again at once: nobody may before its pause is over.
+        if slot.ending == "suspended" and asyncio.get_running_loop().time() < slot.free_at:
+            return False
+        if slot.unpublished or slot.untold or self._wants_checkpoint(slot):
             self.due.set()
             return False
         return True
@@ -174,6 +187,10 @@ class Outbox:
             return
         self._slots.pop(slot, None)
         self.left(slot, done)
+
+
+def _small(delivery: Delivery) -> Delivery:
+    return delivery._replace(records=[(records.pack(record), links) for record, links in delivery.records])
 
 
 def _report(slot: Slot) -> records.SiteEnded:

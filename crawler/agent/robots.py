@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from protego import Protego
 
+from crawler.sites.windows import Window
+
 
 class Rules(NamedTuple):
     """What this crawler may do on one site."""
@@ -18,6 +20,7 @@ class Rules(NamedTuple):
     available: bool  # False: nothing may be fetched, ask again later
     crawl_delay: float | None  # seconds; None: none asked for
     parsed: Protego | None = None  # None: everything is allowed
+    window: Window | None = None  # Visit-time: pages are fetched within it only; None: at all times
 
     def allows(self, url: str, agent: str) -> bool:
         """Whether this URL may be fetched."""
@@ -52,7 +55,16 @@ def _parse(body: bytes, agent: str) -> Rules:
     text = body.decode("utf-8-sig", "replace")
     parsed = Protego.parse(_VERSION.sub(r"\1", text))
     delay = parsed.crawl_delay(agent)
-    return Rules(available=True, crawl_delay=float(delay) if delay is not None else None, parsed=parsed)
+    delay = float(delay) if delay is not None else None
+    return Rules(available=True, crawl_delay=delay, parsed=parsed, window=_window(parsed, agent))
+
+
+def _window(parsed: Protego, agent: str) -> Window | None:
+    asked = parsed.visit_time(agent)
+    if asked is None:
+        return None
+    opens, closes = (time.hour * 60 + time.minute for time in asked)
+    return Window.between(opens, closes)
 
 
 def _whole_lines(body: bytes, most_bytes: int) -> bytes:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler import records
-from crawler.sites.queue import SessionGoneError, SiteQueue
+from crawler.sites.queue import Renewed, SessionGoneError, SiteQueue
 
 if TYPE_CHECKING:
     from crawler.options import Options
@@ -107,13 +107,13 @@ class Session:
         await self._claim()
         await self._join()
 
-    async def renew(self) -> list[str]:
-        """Keep all leases for another lease time; the sites to give back."""
+    async def renew(self) -> Renewed:
+        """Keep all leases for another lease time; tells which sites to give back."""
         before = _boottime()
         renewed = await self._queue.renew(self.name, self.pages)
         self._server_ahead = renewed.server_ms / 1000 - before
         self._renewed = before
-        return renewed.stop
+        return renewed
 
     def moment(self, reason: str = "", *, ended: bool = False) -> records.RunMoment:
         """What the tables keep of a run: its beginning, or its end."""
@@ -140,6 +140,12 @@ class Session:
             "pid": os.getpid(),
             "spider": self._spider,
             "slots": self._options.site_slots,
+            # What the planner goes by: it follows the agents, wherever it runs.
+            "scheduler": self._options.site_scheduler,
+            "scheduler_options": self._options.site_scheduler_options,
+            "hour_seconds": self._options.hour_seconds,
+            "delay_seconds": self._options.download_delay,
+            "pages_per_site": self._options.max_pages_per_site,
         }
         before = _boottime()
         self._server_ahead = await self._queue.join(self.name, about) / 1000 - before

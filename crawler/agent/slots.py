@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from crawler.agent.frontier import encode
+from crawler.records import Visit
 from crawler.sites.queue import Delivery, Ending
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from crawler.agent.frontier import Frontier, Snapshot
+    from crawler.agent.load import Seen, SiteLoad
     from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
     from crawler.agent.robots import Rules
     from crawler.sites.queue import Leased
+    from crawler.sites.windows import Window
 
 
 class Packed(NamedTuple):
@@ -35,6 +38,8 @@ class Packed(NamedTuple):
     root: str
     delay_ms: int
     rests_until_ms: int
+    known: int  # of the site's URLs, by then
+    done: int  # of these, have had their turn
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +57,8 @@ class Slot:
     robots_hop: str = ""  # where robots.txt was redirected to, still to be read
     robots_hops: int = 0
     delay: float = 0.0  # the same, with what robots.txt says; set with the rules
+    window: Window | None = None  # in which pages may be fetched; set with the rules
+    load: SiteLoad | None = None  # what it sees of the site's load; None: nothing yet
     started_at: float = 0.0  # of the last request
     due: float = 0.0  # its next turn; 0: it is not among the ready
     rests_until: float = 0.0  # nothing is sent before, whatever is due; only ever raised
@@ -70,6 +77,7 @@ class Slot:
     out_links: OutLinks | None = None  # None: no page's links were looked at yet
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
     own_requests: deque[Request] | None = None  # a user's, and what middlewares put in another's place
+    probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
     seq: int = 0
     records: list[tuple[bytes, bytes]] = field(default_factory=list)  # finished, not yet sent
     packed: Packed | None = None  # taken from `records`, with the frontier as it was then
@@ -103,8 +111,25 @@ class Slot:
 
     @property
     def unpublished(self) -> int:
-        """Finished pages that the stream does not have for certain."""
+        """Records that the stream does not have for certain: of finished pages, and of the site's load."""
         return len(self.records) + (len(self.packed.records) if self.packed else 0)
+
+    @property
+    def untold(self) -> bool:
+        """Whether it saw something of the site's load that is to be told before it goes."""
+        return self.load is not None and self.load.tells
+
+    def visit(self, seen: Seen) -> Visit:
+        """The record of what it saw of the site's load in an hour."""
+        return Visit(
+            site=self.site,
+            hour=seen.hour,
+            pages=seen.pages,
+            seconds=seen.seconds,
+            refused=seen.refused,
+            delay_seconds=self.delay,
+            hours_open=str(self.window or ""),
+        )
 
     def pack(self) -> Packed:
         """What is to be sent next: the same until `delivered`."""
@@ -113,9 +138,9 @@ class Slot:
             snapshot, fold = self._checkpoint()
             whole = fold and self.ending is not None and not self.busy
             delay_ms = int(self.delay * 1000)
-            self.packed = Packed(
-                self.seq, self.records, snapshot, fold, whole, self.root, delay_ms, self.rests_until_ms
-            )
+            progress = (len(self.frontier), self.frontier.published)
+            about = (self.root, delay_ms, self.rests_until_ms, *progress)
+            self.packed = Packed(self.seq, self.records, snapshot, fold, whole, *about)
             self.records = []
         return self.packed
 
@@ -133,6 +158,8 @@ class Slot:
             packed.records,
             packed.delay_ms,
             packed.rests_until_ms,
+            packed.known,
+            packed.done,
         )
 
     def delivered(self) -> None:

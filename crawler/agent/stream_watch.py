@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent")
 
+# Records that wait from which on new ones are packed: a coordinator that keeps up never has as many before it, and so
+# what a person looks at with redis-cli stays readable.
+LONG = 10_000
 # What is wrong and lasts is said again after so long.
 SAY_AGAIN_SECONDS = 300.0
 
@@ -24,6 +27,7 @@ class StreamWatch:
 
     def __init__(self, most: int, patience: float) -> None:
         self.paused = False  # the stream is too long: nothing may be fetched
+        self.long = False  # so many records wait that each should be small
         self._most = most
         self._patience = patience  # seconds for which records may wait without a coordinator
         self._alone_since: float | None = None
@@ -32,6 +36,7 @@ class StreamWatch:
     def look(self, depth: Depth) -> bool:
         """Takes in how much waits now; whether fetching goes on that was paused."""
         self._look_for_coordinators(depth)
+        self.long = depth.records >= LONG
         if depth.records >= self._most and not self.paused:
             self.paused = True
             logger.warning(

@@ -16,13 +16,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import Request, signals
-from scrapy.http import Response
+from scrapy.exceptions import DownloadTimeoutError
+from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
 from crawler.agent import answers, links, robots
 from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.errors import OTHER, AddressRefused, NotDecoded, NotSent, status_code_of, worth_another_try
+from crawler.agent.load import SiteLoad
 from crawler.agent.pages import LoadedPage
 
 if TYPE_CHECKING:
@@ -137,6 +139,8 @@ class Visits:
             return
         slot = errand.slot
         slot.dress.take_in(response)
+        if not slot.robots_hop:
+            self._note_load(slot, refused=answers.is_refusal(response.status))
         location = response.headers.get("Location")
         if response.status in (301, 302, 303, 307, 308) and location and slot.robots_hops < ROBOTS_HOPS:
             place = links.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
@@ -157,6 +161,8 @@ class Visits:
         if isinstance(error, NotSent):
             self._agent.settle(slot)
             return
+        if isinstance(error, DownloadTimeoutError) and not slot.robots_hop:
+            self._note_load(slot, refused=True)
         if isinstance(error, NotDecoded) and slot.robots_hops < ROBOTS_HOPS and slot.live:
             # It comes as it is when it is asked for again, and its rules are too much to do without.
             slot.robots_hops += 1
@@ -185,6 +191,7 @@ class Visits:
             slot.rules_read_at = asyncio.get_running_loop().time()
             asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
             slot.delay = max(slot.least_delay, asked)
+            slot.window = rules.window
         self._agent.settle(slot)
 
     # --- pages ---
@@ -208,6 +215,7 @@ class Visits:
             self._agent.settle(slot)
 
     def _take_answer(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
+        self._note_load(slot, _page_seconds(turn, response), refused=answers.is_refusal(response.status))
         retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
         meaning = answers.meaning(
             response.status, retry_after, turn.tries, self._options.max_tries, slot.frontier.strikes
@@ -240,6 +248,8 @@ class Visits:
             self._agent.settle(errand.slot)
 
     def _take_error(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
+        if isinstance(error, DownloadTimeoutError):
+            self._note_load(slot, refused=True)
         if isinstance(error, NotSent):
             slot.frontier.put_back(turn)
         elif worth_another_try(error) and turn.tries < self._options.max_tries:
@@ -349,6 +359,15 @@ class Visits:
             note_answer(record, response)
         return record
 
+    def _note_load(self, slot: Slot, seconds: float | None = None, *, refused: bool) -> None:
+        """What the slot sees of its site's load; an hour that is over is told."""
+        if slot.load is None:
+            slot.load = SiteLoad()
+        hour = self._agent.hour
+        seen = slot.load.refused(hour) if refused else slot.load.answered(hour, seconds)
+        if seen is not None:
+            self._agent.outbox.add(slot, slot.visit(seen))
+
     # --- a user's own requests to a site in hand ---
 
     def _heed_own(self) -> None:
@@ -453,6 +472,17 @@ def _note_times(record: records.Page, meta: dict[str, Any]) -> None:
         record.head_ms = int(times["head_s"] * 1000)
     if times["body_s"] is not None:
         record.body_ms = int(times["body_s"] * 1000)
+
+
+def _page_seconds(turn: Turn, response: Response) -> float | None:
+    """How long the site took for the page; None where that would say something else as well (crawler.agent.load)."""
+    times = response.meta.get("stage_times")
+    if times is None or not times["reused"] or times["body_s"] is None:
+        return None
+    if turn.tries > 1 or response.status != 200 or not isinstance(response, HtmlResponse):
+        return None
+    seconds: float = times["head_s"] + times["body_s"]
+    return seconds
 
 
 def _nothing() -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
 from crawler.command import CommandError, LowtideCommand, quieten
+from crawler.supervisor import Child
 
 if TYPE_CHECKING:
     import argparse
+
+    from scrapy.settings import BaseSettings
+
+    from crawler.options import Options
 
 # How often the bundled server is looked at.
 WATCH_SECONDS = 1.0
@@ -25,7 +34,7 @@ class Command(LowtideCommand):
         return (
             "Store results until stopped. Any number may run. Where REDIS_URL is empty it serves the machine's "
             "own server and ends by itself when the last agent has left and everything is stored; told to end before, "
-            "its exit code is 4."
+            "its exit code is 4. As soon as sites wait, `scrapy plan` runs beside it."
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
@@ -94,13 +103,42 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         try:
-            Coordinator(self.settings, self.options, name=name).run(stop, leave)
+            with planned(self.settings, self.options):
+                Coordinator(self.settings, self.options, name=name).run(stop, leave)
         except DatabaseError as error:
             self.fail(str(error))
             return UNUSABLE
         except RedisError as error:
             raise CommandError(connection.explained(self.settings, error)) from None
         return 0
+
+
+@contextmanager
+def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
+    """While the block runs, so does a planner, from the moment on when there are more sites than slots."""
+    from crawler.sites import connection
+    from crawler.store.stream import sites_wait
+
+    # What this process was called with, of which Scrapy has taken the command's name; but not the server's address, for
+    # a command line is shown to every user.
+    arguments = ["plan", *sys.argv[1:]]
+    environment = {"LOWTIDE_REDIS_URL": settings["REDIS_URL"]} if settings["REDIS_URL"] else {}
+    child = Child("planner", [sys.executable, "-m", "scrapy", *arguments], environment=environment)
+    client = connection.connect_blocking(settings)
+    began = False
+
+    def look() -> bool:
+        nonlocal began
+        with suppress(RedisError, OSError):
+            began = began or sites_wait(client, options.key_prefix)
+        if began:
+            child.look(time.monotonic(), stopping=False)
+        return True
+
+    with _beside(look, threading.Event()):
+        yield
+    client.close()
+    child.end()
 
 
 @contextmanager

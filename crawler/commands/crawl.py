@@ -7,6 +7,8 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.commands import crawl as stock
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
     from crawler.store.leftover import Left
     from crawler.supervisor import Child
+
+# What scrapyd tells every spider of its job, as arguments.
+_OF_SCRAPYD = ("_job", "_version")
 
 
 class Command(stock.Command):
@@ -56,6 +61,13 @@ class Command(stock.Command):
         group.add_argument("--again", action="store_true", help="walk finished sites anew")
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        try:
+            self._take_options(args, opts)
+        except UsageError as error:
+            self._say_in_log(str(error))
+            raise
+
+    def _take_options(self, args: list[str], opts: argparse.Namespace) -> None:
         super().process_options(args, opts)
         assert self.settings is not None
         given = {
@@ -80,13 +92,20 @@ class Command(stock.Command):
             self._check_services()
         except CommandError as error:
             print(f"lowtide: {error}", file=sys.stderr)
+            self._say_in_log(str(error))
             raise SystemExit(error.code) from None
         # A supervisor has no use for Scrapy's event loop, which would complain at the end that nobody closed it.
         self.requires_crawler_process = opts.agents == 1
 
+    def _say_in_log(self, text: str) -> None:
+        """Who starts crawls through scrapyd looks into the job's log, and Scrapy opens it only after all this."""
+        if self.settings and self.settings["LOG_FILE"]:
+            with suppress(OSError), Path(self.settings["LOG_FILE"]).open("a", encoding="utf-8") as log:
+                print(f"lowtide: {text}", file=log)
+
     def _check_scheduler(self) -> None:
         try:
-            schedulers.check(self.options.site_scheduler)
+            schedulers.check_options(self.options.site_scheduler, self.options.site_scheduler_options)
         except schedulers.SchedulerError as error:
             raise UsageError(str(error), print_help=False) from None
 
@@ -136,7 +155,7 @@ class Command(stock.Command):
         """A spider of a user's may know any; ours is not to ignore one that is misspelt."""
         from crawler.spiders.site import SiteSpider
 
-        unknown = sorted(set(given) - {"seeds"})
+        unknown = sorted(set(given) - {"seeds", *_OF_SCRAPYD})
         if unknown and spider is SiteSpider:
             near = nearest(unknown[0], ["seeds"])
             hint = f"; did you mean {near}?" if near else ""

@@ -87,6 +87,19 @@ def check(name: str) -> str:
     raise SchedulerError(f"SITE_SCHEDULER is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path")
 
 
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """SchedulerError if there is no such policy, or if it is not to be built with these options."""
+    check(name)
+    if not options:
+        return  # nothing is imported for what most crawls have
+    try:
+        get(name, **options)
+    except TypeError as error:
+        raise SchedulerError(
+            f"SITE_SCHEDULER_OPTIONS are {options}; wanted such as {name} takes: {error}"
+        ) from None
+
+
 def _exists(module: str, attribute: str) -> bool:
     from importlib import import_module
 

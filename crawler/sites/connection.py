@@ -130,7 +130,12 @@ def _parameters(settings: BaseSettings) -> dict[str, Any]:
         raise OptionError(
             "REDIS_URL is empty; wanted the address of a Redis or Valkey, as redis://host:6379/0"
         )
-    params: dict[str, Any] = {"socket_timeout": REPLY_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+    params: dict[str, Any] = {
+        "socket_timeout": REPLY_SECONDS,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        # The library would tell its name and version with every connection: two commands that nobody reads.
+        "driver_info": None,
+    }
     params.update(settings.getdict("REDIS_PARAMS"))
     params.update({ours: settings[name] for name, ours in SETTINGS_PARAMS_MAP.items() if settings.get(name)})
     return params

@@ -27,9 +27,12 @@ CELLS_TO_ESTIMATE: Final = 200
 SMOOTH_FROM_ERROR: Final = 0.06
 # The pace that counts as no load: that of the fastest sites in their best hour, but for a few.
 REFERENCE_PERCENTILE: Final = 95
-UNKNOWN: Final = 255
+IDLE, FULL, UNKNOWN = 0, 254, 255
 # A site that answers at all has some pace left.
 BUSIEST: Final = 253
+# An imported load is a share of a full line (ping times and the like); what pace it leaves is (1 - load) to this power,
+# by which the figures of paper 000 come out. Measured loads are lost pace as they are.
+IMPORTED_EXPONENT: Final = 1.5
 # The first hour since 1970 was of a Thursday; Saturday is the third day.
 _FIRST_WEEKDAY: Final = 3
 
@@ -45,6 +48,25 @@ def cell_of(hour: int) -> int:
     """The cell of an hour since 1970, UTC: 0 to 23 on weekdays, 24 to 47 at weekends."""
     weekday = (hour // 24 + _FIRST_WEEKDAY) % 7
     return hour % 24 + (24 if weekday >= 5 else 0)
+
+
+def lost_pace(share: np.ndarray) -> np.ndarray:
+    """The load (0 to 1) as it would be measured, of an imported one."""
+    return np.asarray(1 - (1 - share) ** IMPORTED_EXPONENT)
+
+
+def share_of_line(lost: np.ndarray) -> np.ndarray:
+    """The other way: what would be imported of a measured load."""
+    return np.asarray(1 - (1 - lost) ** (1 / IMPORTED_EXPONENT))
+
+
+def with_profiles(load: np.ndarray, profiles: np.ndarray, hour: int) -> np.ndarray:
+    """The forecast loads from this hour on, imported ones in their place wherever they are known.
+
+    `profiles`: (n, 48) uint8, a row for each row of `load`, cells as of `cell_of`.
+    """
+    given = profiles[:, [cell_of(hour + step) for step in range(24)]]
+    return np.where(given == UNKNOWN, load, _MEASURED[given])
 
 
 class LoadTable:
@@ -102,6 +124,10 @@ class LoadTable:
         self._refused[rows, cell] += (refused - self._refused[rows, cell]) * weight / total
         self._weight[rows, cell] = total
         self._at[rows, cell] = np.maximum(self._at[rows, cell], hour)
+
+    def seen(self, hour: int) -> np.ndarray:
+        """Which sites were visited in this hour of the day, or twice beside it: (n,) bool."""
+        return np.asarray(self._weight[:, cell_of(hour)] >= 1)
 
     def shrinkage(self) -> float:
         """Visits after which a site's departure from the common shape is believed half, from the visits themselves."""
@@ -195,3 +221,9 @@ def _two_waves(day: np.ndarray) -> np.ndarray:
     waves = np.fft.rfft(day, axis=1)
     waves[:, 3:] = 0
     return np.fft.irfft(waves, 24, axis=1)
+
+
+# What each imported byte becomes.
+_MEASURED: Final = np.concatenate(
+    [np.clip(np.rint(lost_pace(np.arange(FULL + 1) / FULL) * FULL), 0, BUSIEST), [UNKNOWN]]
+).astype(np.uint8)

@@ -13,6 +13,8 @@
 --
 -- A session whose time is 0 is being swept: its agent is told GONE, and what it still holds is handed on.
 -- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
+--
+-- Sites that are counted as suspended are kept in a set as well: where the plan names none, an idle slot takes of these.
 
 local base = string.sub(KEYS[1], 1, -6)
 local count = KEYS[1]
@@ -92,6 +94,8 @@ local function alter(site, record, change)
   if before ~= after then
     add(before, -1)
     add(after, 1)
+    if before == 'suspended' then call('SREM', base .. 'suspended', site) end
+    if after == 'suspended' then call('SADD', base .. 'suspended', site) end
   end
   write(site, record)
 end
@@ -164,6 +168,7 @@ local function vacate_all(site, record)
   if record.address ~= '-' then vacate(record.address) end
   call('HDEL', base .. 'held:' .. record.agent, site)
   call('SREM', base .. 'stop:' .. record.agent, site)
+  call('SREM', base .. 'suspend:' .. record.agent, site)
   if record.state == 'b' then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
 end
 
@@ -176,20 +181,23 @@ local function undo(record)
   if record.known then record.done = '0' end
 end
 
--- A held site's token, last delivery, pause between requests (ms), and time before which it must not be asked (ms).
+-- A held site's token, last delivery, pause between requests (ms), time before which it must not be asked (ms), and how
+-- many of its URLs are done, and known, by that delivery.
 local function holding(agent, site)
-  return string.match(call('HGET', base .. 'held:' .. agent, site) or '', '^(%S+) (%S+) (%S+) (%S+)$')
+  local text = call('HGET', base .. 'held:' .. agent, site) or ''
+  return string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)/(%S+)$')
 end
 
 -- A dead agent's site goes back to the front, since somebody was in the middle of it; but when that one asked it last
 -- is not known, so its pause begins now.
 local function hand_back(site, record, time)
   local work = record.work
-  local _, _, delay, rests_until = holding(record.agent, site)
+  local _, _, delay, rests_until, done, known = holding(record.agent, site)
   local due = math.max(time + (delay or 0), tonumber(rests_until or 0))
   vacate_all(site, record)
   alter(site, record, function(r)
     let_go(r)
+    if work == 'site' and known and known ~= '0' then r.done, r.known = done, known end
     if work == 'site' and (r.state == 'w' or r.state == 's' or r.state == 'l') then r.state = unfinished(site) end
   end)
   if due > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', due, site) end
@@ -241,7 +249,7 @@ local function sweep(time, lease_ms)
   end
   if call('HLEN', base .. 'held:' .. dead) == 0 then
     call('ZREM', base .. 'agents', dead)
-    call('UNLINK', base .. 'agent:' .. dead, base .. 'stop:' .. dead)
+    call('UNLINK', base .. 'agent:' .. dead, base .. 'stop:' .. dead, base .. 'suspend:' .. dead)
   end
 end
 
@@ -260,9 +268,12 @@ local function wake(work, time)
   end
 end
 
+-- The next name to look at, and whether it stands there for a probe.
 local function pop(work, hour)
   local site = call('LPOP', again(work))
   if site or work ~= 'site' then return site end
+  site = call('LPOP', base .. 'probe:' .. hour)
+  if site then return site, true end
   return call('LPOP', base .. 'hour:' .. hour) or call('LPOP', base .. 'fresh')
 end
 
@@ -329,8 +340,8 @@ function operations.join(agent, lease_ms, description)
   return time
 end
 
--- agent, lease ms, pages -> server's time, then sites this agent must give back; error GONE where the session is
--- no more.
+-- agent, lease ms, pages -> server's time, how many sites the operator wants back, their names, then those that the plan
+-- wants suspended; error GONE where the session is no more.
 function operations.renew(agent, lease_ms, pages)
   local time = now()
   if not has_session(agent) then return gone(agent) end
@@ -338,8 +349,12 @@ function operations.renew(agent, lease_ms, pages)
   call('ZADD', base .. 'agents', time + lease_ms, agent)
   call('HSET', base .. 'agent:' .. agent, 'pages', pages)
   call('SET', base .. 'renewed', time)
-  local answer = { time }
+  local answer = { time, 0 }
   for _, site in ipairs(call('SMEMBERS', base .. 'stop:' .. agent)) do
+    answer[#answer + 1] = site
+  end
+  answer[2] = #answer - 2
+  for _, site in ipairs(call('SMEMBERS', base .. 'suspend:' .. agent)) do
     answer[#answer + 1] = site
   end
   return answer
@@ -352,7 +367,10 @@ function operations.part(agent)
     local record = read(site)
     if record and record.agent == agent then hand_back(site, record, time) end
   end
-  call('UNLINK', base .. 'held:' .. agent, base .. 'agent:' .. agent, base .. 'stop:' .. agent)
+  local about = { 'held:', 'agent:', 'stop:', 'suspend:' }
+  for _, kind in ipairs(about) do
+    call('UNLINK', base .. kind .. agent)
+  end
   call('ZREM', base .. 'agents', agent)
   call('HDEL', base .. 'hungry', agent)
   return 0
@@ -396,9 +414,9 @@ end
 
 -- agent, lease ms, work, sites wanted, limit per address, crowd, limit of a crowded address, hour, names looked
 -- at at most, '1' if the agent misses what it does not get -> flat list: sites waiting or suspended, sites leased,
--- agents, 1 if there may be more names to look at, sites that other agents miss; then per site: name, token, state,
--- address, '1' if there is a checkpoint, a budget or paths to read. Hunger is for loading: another work leaves the
--- notes as they are and is told 0. Error GONE without a session.
+-- agents, 1 if there may be more names to look at, sites that other agents miss; then per site: name, token, state with
+-- + behind it if there is a checkpoint, a budget or paths to read, and ? if it is for a probe, address. Hunger is for
+-- loading: another work leaves the notes as they are and is told 0. Error GONE without a session.
 function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry)
   local time = now()
   lease_ms, wanted, look = tonumber(lease_ms), tonumber(wanted), tonumber(look)
@@ -415,10 +433,8 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
     0,
     0,
   }
-  while wanted > 0 and look > 0 do
-    local site = pop(work, hour)
-    if not site then break end
-    look = look - 1
+  -- One name that was taken from a list; a `spare` one was not, and stays where it waits if it cannot be had now.
+  local function look_at(site, probe, spare)
     local record = read(site)
     -- A site that rests may be named in a list as well; its time will bring it back.
     local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
@@ -429,7 +445,9 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
       elseif record.address ~= '-' and not has_room(record.address, limit, crowd, crowd_limit) then
         full = record.address
       end
-      if full and work == 'site' then
+      if full and spare then
+        return
+      elseif full and work == 'site' then
         park(site, full)
         if full ~= host and has_room(full, limit, crowd, crowd_limit) then unpark(full) end -- the crowd is complete
         -- It may have been woken to take a place of the other kind; it passes that turn on.
@@ -442,11 +460,13 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         local state = record.state
         local token = tostring(call('HINCRBY', count, 'token', 1))
         alter(site, record, function(r) r.token, r.agent, r.work = token, agent, work end)
-        call('HSET', base .. 'held:' .. agent, site, token .. ' 0 0 0')
+        local progress = (record.done or '0') .. '/' .. (record.known or '0')
+        call('HSET', base .. 'held:' .. agent, site, token .. ' 0 0 0 ' .. progress)
         local more = state == 's'
           or call('EXISTS', base .. 'paths:' .. site) == 1
           or call('HEXISTS', base .. 'budget', site) == 1
-        for _, part in ipairs({ site, token, state, record.address, more and '1' or '0' }) do
+        local flags = state .. (more and '+' or '') .. (probe and '?' or '')
+        for _, part in ipairs({ site, token, flags, record.address }) do
           answer[#answer + 1] = part
         end
         wanted = wanted - 1
@@ -457,10 +477,21 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
       call('ZADD', base .. 'wake:' .. work, 'GT', time + PAUSED_MS, site)
     elseif eligible(record, work) and work ~= 'site' then
       call('ZADD', base .. 'wake:' .. work, 'GT', due, site)
-    elseif work == 'site' then
+    elseif work == 'site' and not spare then
       -- It may have been woken to take a place; it passes the turn on.
       unpark(host_of(site))
       if record and record.address ~= '-' then unpark(record.address) end
+    end
+  end
+  while wanted > 0 and look > 0 do
+    local site, probe = pop(work, hour)
+    if not site then break end
+    look = look - 1
+    look_at(site, probe)
+  end
+  if wanted > 0 and look > 0 and work == 'site' then
+    for _, site in ipairs(call('SRANDMEMBER', base .. 'suspended', wanted)) do
+      look_at(site, false, true)
     end
   end
   if look == 0 then answer[4] = 1 end
@@ -485,15 +516,15 @@ end
 
 -- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
 -- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
--- not be asked (ms; 0: none), number of records, then per record JSON and links
+-- not be asked (ms; 0: none), its URLs done/known, number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
 function operations.publish(agent)
   local answer = {}
   local i = 3
   while i <= #ARGV do
-    local site, token, seq, delta, fold, root, delay, rests_until, n = unpack(ARGV, i, i + 8)
+    local site, token, seq, delta, fold, root, delay, rests_until, progress, n = unpack(ARGV, i, i + 9)
     n = tonumber(n)
-    i = i + 9
+    i = i + 10
     local holds, last = holding(agent, site)
     local verdict = 'OK'
     if holds ~= token then
@@ -512,7 +543,7 @@ function operations.publish(agent)
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
-      call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until }, ' '))
+      call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until, progress }, ' '))
     end
     if root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') then
       local key = base .. 'alias:' .. string.sub(redis.sha1hex(root), 1, 4)
@@ -565,6 +596,8 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
   elseif (how == 'returned' or how == 'parked') and not record.paused then
     -- Parked here it might wait for ever: whoever filled the address may have left since. Lease parks it if not.
     call('RPUSH', again('site'), site)
+  elseif how == 'suspended' and record.state == 'w' then
+    call('RPUSH', base .. 'fresh', site) -- nothing is known of it: it is as it was found
   end
   return 1
 end
@@ -637,6 +670,7 @@ function operations.forget(site, report, ...)
   if record.address ~= '-' then unpark(record.address) end
   add(class_of(record), -1)
   add('added', -1)
+  call('SREM', base .. 'suspended', site)
   call('HDEL', bucket(site), site)
   call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site)
   call('HDEL', base .. 'why', site)
@@ -675,22 +709,36 @@ function operations.plan(planner, ms)
   return tonumber(number)
 end
 
--- planner, number, hour, part ('first' clears the hour's list, 'more', 'last' tells that it is whole), names …
--- -> length of the hour's list; error LOST where the lock is another's.
-function operations.fill(planner, number, hour, part)
-  if call('GET', base .. 'planner') ~= planner .. ' ' .. number then return redis.error_reply('LOST ' .. planner) end
-  local key = base .. 'hour:' .. hour
-  if part == 'first' then
-    local before = call('HGET', count, 'hour')
-    if before and before ~= hour then call('UNLINK', base .. 'hour:' .. before) end
-    call('UNLINK', key)
-  end
-  for i = 6, #ARGV, 1000 do
+local function is_planner(planner, number)
+  return call('GET', base .. 'planner') == planner .. ' ' .. number
+end
+
+-- planner, number, list (hour or probe), hour, seconds that it is kept, '1' if it is to be cleared first, names …
+-- -> length of the list; error LOST where the lock is another's.
+function operations.fill(planner, number, list, hour, seconds, anew)
+  if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
+  local key = base .. list .. ':' .. hour
+  if anew == '1' then call('UNLINK', key) end
+  for i = 8, #ARGV, 1000 do
     call('RPUSH', key, unpack(ARGV, i, math.min(i + 999, #ARGV)))
   end
-  call('EXPIRE', key, 7200) -- at every part: a planner may die before the last
-  if part == 'last' then call('HSET', count, 'hour', hour) end
+  call('EXPIRE', key, seconds) -- at every part: a planner may die before the last
   return call('LLEN', key)
+end
+
+-- planner, number, sites … -> how many of them are held for loading; their holders are told with their next renewal.
+-- Error LOST where the lock is another's.
+function operations.suspend(planner, number)
+  if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
+  local told = 0
+  for i = 4, #ARGV do
+    local record = read(ARGV[i])
+    if record and record.agent and record.work == 'site' then
+      call('SADD', base .. 'suspend:' .. record.agent, ARGV[i])
+      told = told + 1
+    end
+  end
+  return told
 end
 
 -- -> the counts and list lengths that tell whether anything is left.

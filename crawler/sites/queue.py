@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha1
@@ -27,6 +28,8 @@ from crawler.records import VERSION, WORKS
 # unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
 Ending = Literal["finished", "alias", "returned", "suspended", "later", "parked"]
 Order = Literal["pause", "resume", "block"]
+# Lists that the planner writes for an hour: sites in their order, and sites to be probed.
+Listed = Literal["hour", "probe"]
 # What a site of a lost queue may have been; an unfinished one waits.
 State = Literal["waiting", "finished", "alias", "blocked"]
 # Names one lease call looks at at most: bounds the script's time when many are not eligible.
@@ -37,8 +40,9 @@ LOOKS = 50
 DISCOVER_BATCH = 100
 # Names one call writes into an hour's list.
 FILL_BATCH = 5_000
-# Buckets of the sites' records: the first four hex digits of a name's SHA-1.
-BUCKETS = 65_536
+# Keys looked at by one step of a scan, and buckets of sites' records (16 sites each, of a million) read in one go: a
+# millisecond or two of the server's time.
+SCAN_KEYS, READ_BUCKETS = 2_000, 512
 STATES = {
     "w": "waiting",
     "s": "suspended",
@@ -70,13 +74,15 @@ class Leased(NamedTuple):
     suspended: bool  # it has a checkpoint
     address: str | None
     more: bool = True  # there is a checkpoint, or paths given from outside: read `checkpoint`
+    probe: bool = False  # a few pages are wanted of it, to learn how busy it is at this hour
 
 
 class Renewed(NamedTuple):
     """What a renewal tells: the server's clock in ms, and the sites to give back."""
 
     server_ms: int
-    stop: list[str]
+    stop: list[str]  # by the operator's order
+    suspend: list[str]  # by the plan: others are worth more at this hour
 
 
 class Hand(NamedTuple):
@@ -110,6 +116,9 @@ class Delivery(NamedTuple):
     # For whoever holds the site next, should this agent die:
     delay_ms: int = 0  # least pause between two requests to the site
     until_ms: int = 0  # server's time before which it must not be asked; 0: none
+    # How far the site is by now:
+    known: int = 0  # of its URLs
+    done: int = 0  # of these, have had their turn
 
 
 class Published(NamedTuple):
@@ -178,6 +187,7 @@ class SiteQueue:
         self._client: Any = client
         self._base = f"{options.key_prefix}:{{0}}:"
         self._lease_ms = int(options.lease_seconds * 1000)
+        self._hour_seconds = options.hour_seconds
         self._places = (
             options.sites_per_address,
             options.shared_address_after,
@@ -194,8 +204,9 @@ class SiteQueue:
 
     async def renew(self, agent: str, pages: int) -> Renewed:
         """Keep all leases of `agent` for another lease time."""
-        server_ms, *stop = await self._call("renew", agent, self._lease_ms, pages)
-        return Renewed(server_ms, [_text(site) for site in stop])
+        server_ms, stopped, *sites = await self._call("renew", agent, self._lease_ms, pages)
+        names = [_text(site) for site in sites]
+        return Renewed(server_ms, names[:stopped], names[stopped:])
 
     async def part(self, agent: str) -> None:
         """End the session; what it still holds is handed to the next."""
@@ -230,8 +241,10 @@ class SiteQueue:
                 break
         parts = map(_text, reply[5:])
         sites = [
-            Leased(site, token, state == "s", None if address == "-" else address, more == "1")
-            for site, token, state, address, more in zip(*[parts] * 5, strict=True)
+            Leased(
+                site, token, flags[0] == "s", None if address == "-" else address, "+" in flags, "?" in flags
+            )
+            for site, token, flags, address in zip(*[parts] * 4, strict=True)
         ]
         ready, leased, agents, _, missing = reply[:5]
         return Hand(sites, ready, leased, agents, missing)
@@ -259,7 +272,7 @@ class SiteQueue:
         parts: list[bytes | str | int] = []
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
-            parts += (one.delay_ms, one.until_ms, len(one.records))
+            parts += (one.delay_ms, one.until_ms, f"{one.done}/{one.known}", len(one.records))
             for record, links in one.records:
                 parts += (record, links)
         replies = await self._call("publish", agent, *parts)
@@ -370,17 +383,46 @@ class SiteQueue:
         """A fencing number while `planner` holds the planner's lock; 0: another one does."""
         return int(await self._call("plan", planner, int(seconds * 1000)))
 
-    async def fill(self, planner: str, number: int, hour: int, names: Sequence[str]) -> int:
+    async def fill(
+        self, planner: str, number: int, hour: int, names: Sequence[str], *, lists: Listed = "hour"
+    ) -> int:
         """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's."""
         length = 0
+        # Kept through the next hour, so that a planner that comes late finds no slot idle.
+        seconds = math.ceil(2 * self._hour_seconds) + 60
         for start in range(0, max(len(names), 1), FILL_BATCH):
-            part = "first" if start == 0 else "more"
-            length = await self._call("fill", planner, number, hour, part, *names[start : start + FILL_BATCH])
-        return int(await self._call("fill", planner, number, hour, "last")) if names else length
+            about = (planner, number, lists, hour, seconds, int(start == 0))
+            length = await self._call("fill", *about, *names[start : start + FILL_BATCH])
+        return length
+
+    async def suspend(self, planner: str, number: int, sites: Sequence[str]) -> int:
+        """Have these sites given back by their holders, to be gone on with when their turn comes; how many are held.
+
+        PlanLostError where the lock is another's.
+        """
+        told = 0
+        for start in range(0, len(sites), FILL_BATCH):
+            told += await self._call("suspend", planner, number, *sites[start : start + FILL_BATCH])
+        return told
 
     async def hour_length(self, hour: int) -> int:
         """Names left in an hour's list."""
         return int(await self._client.llen(f"{self._base}hour:{hour}"))
+
+    async def server_seconds(self) -> float:
+        """Seconds since 1970 on the server's clock."""
+        seconds, micros = await self._client.time()
+        return float(seconds + micros / 1e6)
+
+    async def running(self) -> dict[str, tuple[int, int]]:
+        """The sites that are held, for whatever work, with how many of their URLs are known and done by now."""
+        found: dict[str, tuple[int, int]] = {}
+        for agent in await self._client.zrange(f"{self._base}agents", 0, -1):
+            held = await self._client.hgetall(f"{self._base}held:{_text(agent)}")
+            for site, text in held.items():
+                done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
+                found[_text(site)] = (known, done)
+        return found
 
     # --- to look at ---
 
@@ -406,13 +448,30 @@ class SiteQueue:
 
     async def records(self) -> AsyncIterator[SiteRecord]:
         """Every site's record, in no order; sites that come meanwhile may be missing."""
-        for start in range(0, BUCKETS, 512):
-            pipeline = self._client.pipeline(transaction=False)
-            for number in range(start, start + 512):
-                pipeline.hgetall(f"{self._base}sites:{number:04x}")
-            for fields in await pipeline.execute():
-                for site, text in fields.items():
-                    yield _record(_text(site), _text(text))
+        seen: set[bytes] = set()  # a scan may give a key twice
+        waiting: list[bytes] = []
+        async for key in self._client.scan_iter(match=f"{self._base}sites:*", count=SCAN_KEYS):
+            if key not in seen:
+                seen.add(key)
+                waiting.append(key)
+            if len(waiting) >= READ_BUCKETS:
+                for record in await self._read_buckets(waiting):
+                    yield record
+                waiting = []
+        for record in await self._read_buckets(waiting):
+            yield record
+
+    async def _read_buckets(self, keys: Sequence[bytes]) -> list[SiteRecord]:
+        if not keys:
+            return []
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hgetall(key)
+        return [
+            _record(_text(site), _text(text))
+            for fields in await pipeline.execute()
+            for site, text in fields.items()
+        ]
 
     async def details(self, site: str) -> dict[str, Any]:
         """What else is known of a site: reason, budget, due times (ms) by work, journal entries, paths given."""
@@ -435,7 +494,7 @@ class SiteQueue:
     async def agents(self) -> list[dict[str, Any]]:
         """The agents with a session: name, ms until it expires, sites held, and what they said of themselves.
 
-        0 ms: it did, and its sites are being handed on.
+        0 ms: it did, and its sites are being handed on. `joined_ms`: when, on the server's clock.
         """
         time = await self._client.time()
         now = time[0] * 1000 + time[1] // 1000
@@ -447,12 +506,22 @@ class SiteQueue:
             held = await self._client.hlen(f"{self._base}held:{_text(name)}")
             pages = int(fields.get(b"pages", 0))
             left = int(expiry) - now if expiry else 0
-            found.append({"agent": _text(name), "expires_ms": left, "held": held, "pages": pages, **about})
+            joined = int(fields.get(b"joined", 0))
+            found.append(
+                {
+                    "agent": _text(name),
+                    "expires_ms": left,
+                    "held": held,
+                    "pages": pages,
+                    "joined_ms": joined,
+                    **about,
+                }
+            )
         return found
 
     async def lists(self) -> dict[str, int]:
         """Lengths of the lists and sorted sets that sites wait in; empty ones are left out."""
-        patterns = ("fresh", "again:*", "hour:*", "wake:*", "park:*")
+        patterns = ("fresh", "again:*", "hour:*", "probe:*", "wake:*", "park:*")
         lengths: dict[str, int] = {}
         for pattern in patterns:
             async for key in self._client.scan_iter(match=self._base + pattern, count=10_000):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, MetaData, Table
+from sqlalchemy import BigInteger, Column, Connection, Float, Integer, LargeBinary, MetaData, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _dialect: Any = postgresql.dialect()  # type: ignore[no-untyped-call]
 # What the server calls a type of ours; all others are texts.
-_TYPES: dict[type, str] = {BigInteger: "int8", Integer: "int4", LargeBinary: "bytea"}
+_TYPES: dict[type, str] = {BigInteger: "int8", Integer: "int4", Float: "float8", LargeBinary: "bytea"}
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from crawler.store.tables import metadata
 
 # Revisions in the order of time; the last one is what this version writes (migrations/versions).
-KNOWN = ("0001", "0002", "0003", "0004", "0005")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006")
 VERSION_TABLE = "lowtide_version"
 
 # What a lock may take before a statement gives up, in seconds; below the life of a coordinator's heartbeat.
@@ -95,6 +95,8 @@ def open_database(url: str) -> Engine:
     """
     parsed = _parse(url)
     backend = parsed.get_backend_name()
+    # The pool tells with a traceback of a line that broke behind a commit; the next statement tells it in our words.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     try:
         if backend == "sqlite":
             _bind_quickly()

@@ -25,7 +25,7 @@ def insert(connection: Connection, head: str, tail: str, rows: list[Row]) -> Non
 
 
 def spell(row: Row) -> str:
-    """A row of texts, bytes, whole numbers and None as SQL."""
+    """A row of texts, bytes, numbers and None as SQL."""
     # One look at all texts of a row; most have nothing that means anything between quotes.
     texts = "".join([value for value in row if value.__class__ is str])
     if "'" not in texts and "\\" not in texts:
@@ -41,6 +41,8 @@ def _plain(value: Any) -> str:
         return "NULL"
     if kind is int:
         return str(value)
+    if kind is float:
+        return repr(value)
     return f"X'{value.hex()}'"
 
 

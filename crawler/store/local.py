@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -89,6 +90,7 @@ class LocalServer:
             raise SystemExit(UNUSABLE if isinstance(error, OtherCrawl) else 1) from None
 
     async def _opened(self) -> None:
+        self._client = connection.connect(self._crawler.settings)
         self._watch = asyncio.ensure_future(self._keep_watch())
 
     async def _keep_watch(self) -> None:
@@ -109,8 +111,7 @@ class LocalServer:
         Elsewhere a session ends LEASE_SECONDS after its last sign of life, and so it does here if Redis is away now.
         Agents that share the server through VAR_DIR may yet run in containers, where process ids are others.
         """
-        client = connection.connect(self._crawler.settings)
-        queue = SiteQueue(client, self._options)
+        queue = SiteQueue(self._client, self._options)
         try:
             for agent in await queue.agents():
                 here = agent.get("host") == socket.gethostname()
@@ -121,12 +122,13 @@ class LocalServer:
                     await queue.part(agent["agent"])
         except (RedisError, OSError) as error:
             logger.debug("sessions could not be looked at: %s", error)
-        finally:
-            await client.aclose()
 
     async def _stopped(self) -> None:
         if self._watch:
             self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+            await self._client.aclose()
         for _ in range(MOST_FAILURES):
             ready = await self._coordinator_ready()
             self._membership.leave()
@@ -363,6 +365,13 @@ _NEEDED = (
     "BATCH_SECONDS",
     "BATCH_RECORDS",
     "FETCHES_DAYS",
+    # And by what it plans, until the agents have said.
+    "SITE_SCHEDULER",
+    "SITE_QUEUE_SIZE",
+    "SITE_SLOTS",
+    "HOUR_SECONDS",
+    "DOWNLOAD_DELAY",
+    "MAX_PAGES_PER_SITE",
     "LOG_LEVEL",
     "LOG_FILE",
 )

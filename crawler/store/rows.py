@@ -11,7 +11,17 @@ from typing import Any
 
 import msgspec
 
-from crawler.records import Check, Page, PageOutcome, RunMoment, SiteEnded, SiteFound, SiteOrder, hash64
+from crawler.records import (
+    Check,
+    Page,
+    PageOutcome,
+    RunMoment,
+    SiteEnded,
+    SiteFound,
+    SiteOrder,
+    Visit,
+    hash64,
+)
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, QUEUED, UNFINISHED, WORD_LENGTH
 
 # Where a page's first turn leads in paper 001's life-cycle; a page that robots.txt forbids was never visited.
@@ -192,7 +202,7 @@ def fetch_row(page: Page, site: int, url_hash: int) -> Row:
     )
 
 
-# --- Sites, runs, checks ----------------------------------------------------------------------------------
+# --- Sites, runs, checks, visits --------------------------------------------------------------------------
 
 NAMED_COLUMNS = ("site_id", "site", "state", "published", "known", "over_budget")
 FOUND_COLUMNS = ("site_id", "site", "found_at", "source", *NAMED_COLUMNS[2:], "found_entry")
@@ -203,6 +213,10 @@ RUN_COLUMNS = ("agent", "run", "spider", "scheduler", "started_at", "ended_at", 
 CHECK_COLUMNS = (
     *("crawler", "run", "seq", "code", "checked_at", "status", "latency_ms", "site_id", "url_hash", "url"),
     *("more", "digest"),
+)
+VISIT_COLUMNS = (
+    *("agent", "run", "seq", "site_id", "hour", "seconds", "refused", "pages", "delay_seconds"),
+    "hours_open",
 )
 
 
@@ -254,4 +268,13 @@ def check_row(record: Check) -> Row:
         *(record.checked_at, record.status, record.latency_ms),
         *((site_id(record.site), hash64(record.url)) if named else (None, None)),
         *(clean(record.url) or None, _json(record.more) if record.more else None, clean(record.digest)),
+    )
+
+
+def visit_row(record: Visit) -> Row:
+    """What an agent saw of a site in an hour."""
+    return (
+        *(clean(record.agent), clean(record.run), record.seq, site_id(record.site), record.hour),
+        *(record.seconds or None, record.refused, record.pages, record.delay_seconds),
+        clean(record.hours_open)[:WORD_LENGTH] or None,
     )

@@ -31,6 +31,12 @@ def heartbeat_key(prefix: str, name: str) -> str:
     return f"{prefix}:{{0}}:coordinator:{name}"
 
 
+def sites_wait(client: redis.Redis, prefix: str) -> bool:
+    """Whether there are sites that nobody works on, so that it matters which comes first."""
+    waiting = client.hmget(f"{prefix}:{{0}}:count", ["waiting", "suspended"])
+    return any(int(number or 0) > 0 for number in waiting)
+
+
 def alive_key(prefix: str) -> str:
     """There while any coordinator lives: one look tells agents (crawler/sites/queue.lua) that somebody stores."""
     return f"{prefix}:{{0}}:coordinated"

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    Double,
     Integer,
     LargeBinary,
     MetaData,
@@ -185,6 +186,34 @@ checks = _table(
     Column("more", _Words),  # JSON array of the packet's further fields, as they came; NULL: none
     _filled("digest", String(32)),  # hex, over the packet's bytes: two that are equal are one check
     UniqueConstraint("digest", name="checks_packet"),
+)
+
+# How busy sites were: a row for each site and hour that an agent saw enough of (records.Visit), never overwritten.
+# MariaDB keeps the word `load` for itself.
+visits = _table(
+    "visits",
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("agent", _Name),
+    _filled("run", _Name),
+    _filled("seq", BigInteger),
+    _filled("site_id", BigInteger),
+    _filled("hour", BigInteger),  # hours (HOUR_SECONDS) since 1970
+    Column("seconds", Double),  # that the median page took; NULL: none was timed
+    _filled("refused", Double),  # share of the requests, 0 to 1
+    _filled("pages", Integer),  # that were timed
+    _filled("delay_seconds", Double),  # least pause between two requests
+    Column("hours_open", _Word),  # robots.txt's Visit-time, HHMM-HHMM, UTC; NULL: it has none
+    UniqueConstraint("agent", "run", "seq", name="visits_record"),
+)
+
+# Loads that were given from outside (`scrapy load import`), of sites that the crawl may not know yet.
+profiles = _table(
+    "profiles",
+    Column("site_id", BigInteger, primary_key=True, autoincrement=False),
+    _filled("site", _Words),
+    # A byte for each hour, UTC, 24 of weekdays and 24 of weekends: 0 idle to 254 full, 255 not given.
+    _filled("loads", _Bytes),
+    _filled("imported_at", BigInteger),
 )
 
 # What could not be stored, and why; loses nothing, so that it can be put back.

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete, func, literal_column, or_, select
 
-from crawler.records import Check, Page, Record, RunMoment, SiteEnded, SiteFound, SiteOrder, hash64
+from crawler.records import Check, Page, Record, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit, hash64
 from crawler.store import extracted
 from crawler.store import rows as row_of
 from crawler.store.rows import Row, clean, site_id
-from crawler.store.tables import checks, dead_letters, fetches, pages, runs, sites
+from crawler.store.tables import checks, dead_letters, fetches, pages, profiles, runs, sites, visits
 from crawler.store.upserts import Upsert, write
 
 
@@ -50,6 +50,7 @@ class Counts(NamedTuple):
     runs: int = 0
     orders: int = 0
     checks: int = 0
+    visits: int = 0
 
 
 # --- The rules --------------------------------------------------------------------------------------------
@@ -111,6 +112,7 @@ RUNS = Upsert(
     _ends_later,
 )
 CHECKS = Upsert("checks", checks, row_of.CHECK_COLUMNS, ("digest",))
+VISITS = Upsert("visits", visits, row_of.VISIT_COLUMNS, ("agent", "run", "seq"))
 LETTERS = Upsert(
     "dead_letters", dead_letters, ("stream_id", "received_at", "reason", "fields"), ("stream_id",)
 )
@@ -128,7 +130,8 @@ _ENTRY = -1
 
 def store(connection: Connection, batch: list[Stored]) -> Counts:
     """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes."""
-    counts: dict[type, int] = dict.fromkeys((Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check), 0)
+    kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit)
+    counts: dict[type, int] = dict.fromkeys(kinds, 0)
     rows = _Rows()
     for stored in batch:
         record = stored.record
@@ -151,6 +154,8 @@ def forget(connection: Connection, site: str) -> int:
     gone = connection.execute(delete(pages).where(pages.c.site_id == key)).rowcount
     connection.execute(delete(fetches).where(fetches.c.site_id == key))
     connection.execute(delete(checks).where(checks.c.site_id == key))
+    connection.execute(delete(visits).where(visits.c.site_id == key))
+    connection.execute(delete(profiles).where(profiles.c.site_id == key))
     connection.execute(delete(sites).where(sites.c.site_id == key))
     return gone
 
@@ -211,6 +216,7 @@ class _Rows:
         self._budgets: dict[int, Row] = {}
         self._runs: dict[tuple[str, str], Row] = {}
         self._checks: dict[str, Row] = {}
+        self._visits: list[Row] = []
 
     def add_page(self, page: Page, links: bytes, *, plain: bool) -> None:
         """Takes in a page's turn."""
@@ -236,7 +242,7 @@ class _Rows:
         if kept is None or extracted.is_later(row, kept):
             self._extracted[row[:2]] = row
 
-    def add(self, record: SiteFound | SiteEnded | SiteOrder | RunMoment | Check, entry: int) -> None:
+    def add(self, record: SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit, entry: int) -> None:
         """Takes in any other record."""
         if isinstance(record, SiteFound):
             row = row_of.found_row(record, entry)
@@ -252,6 +258,10 @@ class _Rows:
             _keep_later(self._runs, row[:2], row, _RUN_ENDED_AT)
         elif isinstance(record, Check):
             self._checks.setdefault(record.digest, row_of.check_row(record))
+        elif isinstance(record, Visit):
+            self._named[site_id(record.site)] = record.site
+            if record.agent:  # as with turns
+                self._visits.append(row_of.visit_row(record))
         elif record.order == "budget":
             row = row_of.budget_row(record, entry)
             _keep_later(self._budgets, row[0], row, _ENTRY)
@@ -272,6 +282,7 @@ class _Rows:
         write(connection, RUNS, _sorted(self._runs))
         write(connection, FETCHES, sorted(self._fetches, key=itemgetter(0, 1, 2)))
         write(connection, CHECKS, _sorted(self._checks))
+        write(connection, VISITS, sorted(self._visits, key=itemgetter(0, 1, 2)))
 
 
 def _keep_later(rows: dict[Any, Row], key: Any, row: Row, place: int) -> None:

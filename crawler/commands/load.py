@@ -1,0 +1,135 @@
+"""`scrapy load`: how busy sites are at which hour, as a CSV file in and out."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from scrapy.exceptions import UsageError
+
+from crawler.command import CommandError, LowtideCommand, print_json
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from sqlalchemy import Engine
+
+
+class Command(LowtideCommand):
+    def syntax(self) -> str:
+        return "import FILE | export [FILE] | forget SITE …"
+
+    def short_desc(self) -> str:
+        return "Import loads of sites by the hour, export what is known, forget what was imported"
+
+    def long_desc(self) -> str:
+        return (
+            "Loads are shares of a full line, 0 idle to 1 full, by the hour, UTC. import: a CSV file with the header "
+            "site,day,h00,…,h23 (day: all, weekday, weekend) or site,0,…,23; they stand for what is measured of these "
+            "sites, hour by hour wherever they are given. export: all that is known, in the same form. forget: go by "
+            "what is measured again. FILE may be -, and is standard output where export is given none."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument("--json", action="store_true", help="import, forget: print the figures as JSON")
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> None:
+        from crawler.store.joining import require_tables
+
+        word, names = (args[0], args[1:]) if args else ("", [])
+        counts = {"import": range(1, 2), "export": range(2), "forget": range(1, sys.maxsize)}
+        if len(names) not in counts.get(word, range(0)):
+            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+        assert self.settings is not None
+        require_tables(self.settings, self.options)
+        if word == "import":
+            self._import(names[0], as_json=opts.json)
+        elif word == "export":
+            self._export(names[0] if names else "-")
+        else:
+            self._forget(names, as_json=opts.json)
+
+    def _import(self, name: str, *, as_json: bool) -> None:
+        from crawler.sites import load_file
+        from crawler.store import loads
+        from crawler.store.database import migrate, open_database
+
+        with _source(name) as lines:
+            try:
+                found = load_file.read(lines)
+            except (load_file.LoadFileError, UnicodeDecodeError) as error:
+                raise CommandError(f"{name}: {error}; nothing was imported") from None
+        if not self.options.database_url:
+            self.options.var.mkdir(parents=True, exist_ok=True)
+        engine = open_database(self.options.database)
+        migrate(engine)  # loads may be known before the first crawl is
+        many = loads.import_profiles(engine, found.items())
+        if as_json:
+            print_json({"imported": many})
+        else:
+            print(f"loads of {many} sites imported")
+
+    def _export(self, name: str) -> None:
+        from crawler.sites import load_file
+        from crawler.store import loads
+
+        table = loads.load_table(self._tables())
+        profile = table.profile()
+        order = sorted(range(len(table)), key=table.names.__getitem__)
+        with _target(name) as out:
+            load_file.write(out, ((table.names[row], profile[row]) for row in order))
+
+    def _forget(self, names: list[str], *, as_json: bool) -> None:
+        from crawler.sites.canonical import UrlError, split
+        from crawler.store import loads
+
+        try:
+            sites = [split(name if "://" in name else f"https://{name}")[0] for name in names]
+        except UrlError as error:
+            raise CommandError(f"{error}; nothing was forgotten") from None
+        engine = self._tables()
+        gone = [site for site in sites if loads.forget_profile(engine, site)]
+        if as_json:
+            print_json({"forgotten": gone})
+        for site in sites if not as_json else ():
+            print(f"{site}: {'measured again' if site in gone else 'nothing was imported of it'}")
+        if not gone:
+            raise CommandError(
+                "no loads were imported of these sites; `scrapy load export` shows what is known"
+            )
+
+    def _tables(self) -> Engine:
+        from crawler.store import operating
+
+        engine = operating.the_tables(self.options)
+        if engine is None:
+            raise CommandError(f"no loads are known yet: no tables in {self.options.database}")
+        return engine
+
+
+@contextmanager
+def _source(name: str) -> Iterator[TextIO]:
+    if name == "-":
+        yield sys.stdin
+        return
+    try:
+        with Path(name).open(encoding="utf-8-sig", newline="") as lines:
+            yield lines
+    except OSError as error:
+        raise CommandError(f"{name}: {error.strerror or error}; wanted a CSV file of loads") from None
+
+
+@contextmanager
+def _target(name: str) -> Iterator[TextIO]:
+    if name == "-":
+        yield sys.stdout
+        return
+    try:
+        with Path(name).open("w", encoding="utf-8", newline="") as out:
+            yield out
+    except OSError as error:
+        raise CommandError(f"{name}: {error.strerror or error}; wanted a file to write to") from None

@@ -1,0 +1,53 @@
+"""`scrapy plan`: plans the hours. Coordinators run it by themselves, as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+from crawler.command import CommandError, LowtideCommand, quieten
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Command(LowtideCommand):
+    def short_desc(self) -> str:
+        return "Plan the hours: which sites come first (each `scrapy coordinate` runs one)"
+
+    def long_desc(self) -> str:
+        return (
+            "Plan the hours until stopped. Every `scrapy coordinate` runs one beside it as soon as sites wait; of all "
+            "that run, one plans, and another takes over within seconds. Run by hand it may have a machine of its own."
+        )
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
+        from redis.exceptions import RedisError
+        from scrapy.utils.log import configure_logging
+
+        from crawler.sites import connection
+        from crawler.store.joining import joined
+
+        assert self.settings is not None
+        log_format = (
+            self.settings["LOG_FORMAT"].replace("[agent]", "[planner]").replace("[coordinator]", "[planner]")
+        )
+        self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
+        configure_logging(self.settings)
+        quieten(self.settings)
+        try:
+            with joined(self.settings, self.options):
+                asyncio.run(self._plan())
+        except RedisError as error:
+            raise CommandError(connection.explained(self.settings, error)) from None
+        return 0
+
+    async def _plan(self) -> None:
+        from crawler.store.planning import plan_hours
+
+        assert self.settings is not None
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await plan_hours(self.settings, self.options, stop)

@@ -1,0 +1,353 @@
+"""Plans the hours: which sites come first, and which of those that run give way to others. One planner at a time.
+
+At an hour's change, and within it where the plan no longer fits (its list runs low, slots came free by errors, a site
+turned out twice as large, many sites were found), the policy that the agents name scores all open sites; the best go
+into the hour's list, the next hour's is written too, and what is worth less than what waits is suspended. Hides the
+lock, by which of several planners one plans and another takes over within LOCK_SECONDS. Where there is no planner
+agents go on by what lists are left, then by the order of listing, so no slot idles.
+
+Connection errors reach the caller, who calls `look` again; nothing is lost with a planner that dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from crawler import schedulers
+from crawler.schedulers import SchedulerError, SiteScheduler, SiteView
+from crawler.sites import prospects
+from crawler.sites.prospects import Hours, Prospects
+from crawler.sites.queue import Depth, PlanLostError, SiteQueue
+
+if TYPE_CHECKING:
+    from crawler.options import Options
+
+logger = logging.getLogger("planner")
+
+# How often the planner looks whether the plan still fits; more often where hours are short.
+LOOK_SECONDS = 1.0
+LOOKS_PER_HOUR = 50
+# A planner that was not heard of for so long is one no more.
+LOCK_SECONDS = 5.0
+# Names left in the hour's list at which it is written anew, for each slot: what slots ask for while that takes.
+LOW_WATER = 4
+# Shares of the slots freed by errors, and of the sites found since, from which on the plan no longer fits.
+ERRORS_SHARE, FOUND_SHARE = 0.2, 0.2
+# A site with this many times the pages that the plan reckoned with no longer fits either; small ones never matter.
+GROWTH, LEAST_GROWTH = 2.0, 100
+# Planning within an hour takes at most this share of the planner's time.
+BUSY_SHARE = 0.1
+# Of all slots' time, what probes may take, and the pages of one (crawler.agent.leasing.PROBE_PAGES).
+PROBE_SHARE, PROBE_PAGES = 0.01, 5
+
+
+class Loads(Protocol):
+    """What is known of sites' hours, wherever it is kept."""
+
+    def hours(self, sites: Sequence[str], hour: int, hour_seconds: float) -> Hours:
+        """Of these sites, from this hour (hours of so many seconds since 1970) on."""
+
+
+class Orders(NamedTuple):
+    """What the agents ask for; without any, what the planner's own settings say."""
+
+    scheduler: str
+    scheduler_options: str  # JSON
+    hour_seconds: float
+    delay_seconds: float
+    pages_per_site: int  # at most; 0: no limit
+    slots: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the policy is built with."""
+        found: dict[str, Any] = json.loads(self.scheduler_options)
+        return found
+
+
+class Moment(NamedTuple):
+    """Now, by the server's clock."""
+
+    hour: int  # since 1970
+    hour_left: float  # share of it
+    orders: Orders
+
+
+class Why(NamedTuple):
+    """Why a plan is made, and whether what runs may be suspended for it: not where a list is only to be filled up."""
+
+    words: str
+    suspends: bool
+
+
+class Seen(NamedTuple):
+    """The sites as a policy is shown them."""
+
+    hour: int
+    orders: Orders
+    prospects: Prospects
+    hours: Hours
+    view: SiteView
+
+    def columns(self, top: int) -> list[list[int]]:
+        """The hour table by the agents' policy: rows of the best `top` sites in each of the next 24 hours."""
+        return schedulers.hours(self.view, self.orders.scheduler, top, **self.orders.options)
+
+
+class Plan(NamedTuple):
+    """What the present hour's list was made of, to see when it no longer fits."""
+
+    hour: int
+    orders: Orders
+    added: int  # sites known to the queue
+    later: int  # sites that rested
+    left: dict[str, float]  # running sites -> pages still to fetch, as reckoned
+    seconds: float  # that making it took
+    made_at: float  # monotonic
+
+
+class Chosen(NamedTuple):
+    """A policy's choice among prospects, as rows."""
+
+    line: np.ndarray  # that wait or will wait, best first
+    suspended: np.ndarray  # that run and give way
+
+
+class Planner:
+    """One planner; call `look` again and again, as it says."""
+
+    def __init__(self, queue: SiteQueue, options: Options, loads: Loads, name: str) -> None:
+        self._queue = queue
+        self._options = options
+        self._loads = loads
+        self._name = name
+        self._plan: Plan | None = None
+        self._scheduler: tuple[str, str, SiteScheduler] | None = None
+        self._holds = False
+
+    async def look(self) -> float:
+        """Plan if it is time to; seconds until the next look."""
+        if not await self._lock():
+            self._plan = None
+            return LOOK_SECONDS
+        moment = await self._moment()
+        if why := await self._why_plan(moment):
+            with suppress(PlanLostError):
+                await self._make(moment, why)
+        until_change = moment.hour_left * moment.orders.hour_seconds
+        return max(0.01, min(LOOK_SECONDS, moment.orders.hour_seconds / LOOKS_PER_HOUR, until_change))
+
+    async def see(self) -> Seen:
+        """The sites as a policy would be shown them now; for whoever wants to look and not to plan."""
+        return await self._see(await self._moment())
+
+    async def _moment(self) -> Moment:
+        orders = self._orders(await self._queue.agents())
+        hour, passed = divmod(await self._queue.server_seconds(), orders.hour_seconds)
+        return Moment(int(hour), 1 - passed / orders.hour_seconds, orders)
+
+    async def _lock(self) -> int:
+        number = await self._queue.plan(self._name, LOCK_SECONDS)
+        if bool(number) != self._holds:
+            self._holds = bool(number)
+            logger.info(
+                "%s %s", self._name, "plans the hours" if number else "waits: another planner is there"
+            )
+        return number
+
+    # --- when ---
+
+    async def _why_plan(self, moment: Moment) -> Why | None:
+        """Why the plan must be made anew; None: it fits."""
+        hour, _, orders = moment
+        plan = self._plan
+        if plan is None or plan.hour != hour:
+            return Why("a new hour", suspends=True)
+        if plan.orders != orders:
+            return Why("agents came or went", suspends=False)
+        if time.monotonic() - plan.made_at < plan.seconds / BUSY_SHARE:
+            return None
+        depth = await self._queue.depth()
+        if depth.later - plan.later > orders.slots * ERRORS_SHARE:
+            return Why(f"{depth.later - plan.later} sites went to rest", suspends=True)
+        if depth.added > plan.added * (1 + FOUND_SHARE):
+            return Why(f"{depth.added - plan.added} sites were found", suspends=False)
+        if await self._runs_low(hour, orders, depth):
+            return Why("its list runs low", suspends=False)
+        grown = await self._grown(plan)
+        return Why(grown, suspends=True) if grown else None
+
+    async def _runs_low(self, hour: int, orders: Orders, depth: Depth) -> bool:
+        left = await self._queue.hour_length(hour)
+        return left < LOW_WATER * orders.slots and left < depth.waiting + depth.suspended
+
+    async def _grown(self, plan: Plan) -> str:
+        for site, (known, done) in (await self._queue.running()).items():
+            reckoned = plan.left.get(site)
+            if reckoned is not None and known - done > max(GROWTH * reckoned, reckoned + LEAST_GROWTH):
+                return f"{site} has {known - done} pages to go, not {reckoned:.0f}"
+        return ""
+
+    # --- what for ---
+
+    def _orders(self, agents: list[dict[str, Any]]) -> Orders:
+        alive = sorted((one for one in agents if one["expires_ms"] > 0), key=lambda one: one["joined_ms"])
+        own = self._options
+        told = alive[-1] if alive else {}
+        return Orders(
+            told.get("scheduler", own.site_scheduler),
+            json.dumps(told.get("scheduler_options", own.site_scheduler_options), sort_keys=True),
+            float(told.get("hour_seconds", own.hour_seconds)),
+            float(told.get("delay_seconds", own.download_delay)),
+            int(told.get("pages_per_site", own.max_pages_per_site)),
+            sum(int(one.get("slots", 0)) for one in alive) or own.site_slots,
+        )
+
+    def _policy(self, orders: Orders) -> SiteScheduler:
+        """The policy that the agents name; where there is none here, by our own settings, which is said once."""
+        wanted = (orders.scheduler, orders.scheduler_options)
+        if self._scheduler is None or self._scheduler[:2] != wanted:
+            self._scheduler = (*wanted, self._built(orders))
+        return self._scheduler[2]
+
+    def _built(self, orders: Orders) -> SiteScheduler:
+        try:
+            return schedulers.get(orders.scheduler, **orders.options)
+        except (SchedulerError, TypeError) as error:
+            own = self._options
+            logger.warning("the agents' policy cannot be used here (%s); %s is", error, own.site_scheduler)
+            return schedulers.get(own.site_scheduler, **own.site_scheduler_options)
+
+    # --- the plan ---
+
+    async def _make(self, moment: Moment, why: Why) -> None:
+        began = time.monotonic()
+        depth = await self._queue.depth()
+        seen = await self._see(moment)
+        hour, _, orders = moment
+        policy = self._policy(orders)
+        running = seen.prospects.running
+        chosen = await asyncio.to_thread(choose, policy, seen.view, running, suspends=why.suspends)
+        coming = prospects.next_hour(seen.view, seen.hours.is_open)
+        ahead = await asyncio.to_thread(lambda: best_first(policy.score(coming)))
+        number = await self._queue.plan(self._name, LOCK_SECONDS)  # reading a million sites takes its time
+        await self._write(number, hour, seen.prospects.names, chosen, ahead)
+        if self._plan is None or self._plan.hour != hour:
+            await self._probe(number, seen)
+        seconds = time.monotonic() - began
+        left = {seen.prospects.names[row]: float(seen.view.remaining[row]) for row in np.flatnonzero(running)}
+        self._plan = Plan(hour, orders, depth.added, depth.later, left, seconds, time.monotonic())
+        logger.info(
+            "hour %d, %s: %d sites in line by %s, %d suspended (%.2f s)",
+            hour,
+            why.words,
+            len(chosen.line),
+            orders.scheduler,
+            len(chosen.suspended),
+            seconds,
+        )
+
+    async def _see(self, moment: Moment) -> Seen:
+        hour, hour_left, orders = moment
+        found = await self._prospects()
+        hours = await asyncio.to_thread(self._loads.hours, found.names, hour, orders.hour_seconds)
+        view = prospects.view(
+            found,
+            hours,
+            slots=orders.slots,
+            hour_left=hour_left,
+            hour_seconds=orders.hour_seconds,
+            delay=orders.delay_seconds,
+            most_pages=orders.pages_per_site,
+        )
+        return Seen(hour, orders, found, hours, view)
+
+    async def _prospects(self) -> Prospects:
+        """All open sites; the lock is held on to while they are read."""
+        records = []
+        held_at = time.monotonic()
+        async for record in self._queue.records():
+            records.append(record)
+            if time.monotonic() - held_at > LOCK_SECONDS / 3:
+                held_at = time.monotonic()
+                await self._queue.plan(self._name, LOCK_SECONDS)
+        progress = await self._queue.running()
+        return await asyncio.to_thread(prospects.open_sites, records, progress)
+
+    async def _write(
+        self, number: int, hour: int, names: list[str], chosen: Chosen, ahead: np.ndarray
+    ) -> None:
+        """Lists first, then suspensions: who comes free finds what is worth more."""
+        most = self._options.site_queue_size
+        if self._plan is not None and self._plan.hour != hour:
+            await self._queue.fill(self._name, number, self._plan.hour, [])
+        await self._queue.fill(self._name, number, hour, [names[row] for row in chosen.line[:most]])
+        await self._queue.fill(self._name, number, hour + 1, [names[row] for row in ahead[:most]])
+        if len(chosen.suspended):
+            await self._queue.suspend(self._name, number, [names[row] for row in chosen.suspended])
+
+    async def _probe(self, number: int, seen: Seen) -> None:
+        rows = worth_probing(seen.view, seen.prospects.running, seen.hours.is_seen)[: probes_of(seen.view)]
+        if len(rows):
+            names = [seen.prospects.names[row] for row in rows]
+            await self._queue.fill(self._name, number, seen.hour, names, lists="probe")
+
+
+# --- pure ---
+
+
+def best_first(score: np.ndarray) -> np.ndarray:
+    """Rows by descending score, those that are not for this hour left out; equal ones in their order."""
+    rows = np.argsort(-score, kind="stable")
+    best: np.ndarray = rows[np.isfinite(score[rows])]
+    return best
+
+
+def choose(policy: SiteScheduler, view: SiteView, running: np.ndarray, *, suspends: bool = True) -> Chosen:
+    """Who waits in which order, and who that runs gives way: nobody, unless the plan `suspends`.
+
+    What the policy keeps goes on. Of the other running ones those go on that are among the best for the slots left, so
+    nothing is suspended for a slot that would then take it up again, or stay empty.
+    """
+    score = policy.score(view)
+    order = best_first(score)
+    rows = np.flatnonzero(running & np.isfinite(score))
+    suspended = _gives_way(policy, view, running, order, rows) if suspends else rows[:0]
+    stays = running.copy()
+    stays[suspended] = False
+    return Chosen(order[~stays[order]], suspended)
+
+
+def _gives_way(
+    policy: SiteScheduler, view: SiteView, running: np.ndarray, order: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """Of the running `rows`, those that are neither kept nor among the best for the slots that the kept ones leave."""
+    kept = rows[policy.keep(view, rows)]
+    going = np.zeros(len(running), bool)
+    going[kept] = True
+    taken = int(running.sum()) - len(rows) + len(kept)  # what runs and is not for this hour has its slot too
+    going[order[~going[order]][: max(0, view.slots - taken)]] = True
+    found: np.ndarray = rows[~going[rows]]
+    return found
+
+
+def worth_probing(view: SiteView, running: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Rows of sites of which nothing is known at this hour, with work for more than one slot-hour, largest first."""
+    pace = np.minimum(view.pages_per_hour, view.pace_cap)
+    rows = np.flatnonzero(view.ready & ~running & ~seen & (view.remaining > pace))
+    largest: np.ndarray = rows[np.argsort(-(view.remaining[rows] / pace[rows]), kind="stable")]
+    return largest
+
+
+def probes_of(view: SiteView) -> int:
+    """How many probes the hour has room for."""
+    pace = float(np.minimum(view.pages_per_hour, view.pace_cap).mean()) if len(view.remaining) else 0.0
+    return int(PROBE_SHARE * view.slots * pace / PROBE_PAGES)
