@@ -197,7 +197,7 @@ def test_every_site_is_finished_and_counted(crawled: Crawled) -> None:
 def test_every_run_is_told_from_start_to_end(crawled: Crawled) -> None:
     rows = crawled.place.rows("select spider, scheduler, reason, ended_at >= started_at from runs")
     agents = 2 if "--agents" in crawled.run.command else 1
-    assert rows == [("site", "random", "finished", 1)] * agents
+    assert rows == [("site", "regret", "finished", 1)] * agents
 
 
 def test_the_history_holds_every_turn_once(crawled: Crawled) -> None:

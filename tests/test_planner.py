@@ -241,7 +241,7 @@ class Hall:
 
 @pytest.fixture
 def queue(valkey: RunningServer) -> Iterator[Driver]:
-    with driver(valkey) as made:
+    with driver(valkey, site_scheduler="random") as made:
         yield made
 
 

@@ -229,9 +229,7 @@ def test_a_packed_record_is_the_same_record() -> None:
     assert not records.is_plain(fields), "nobody has looked whether it is"
 
 
-@pytest.mark.parametrize(
-    "spoil", [lambda packed: packed[:-9], lambda packed: b"x" + packed, lambda _: b"x"]
-)
+@pytest.mark.parametrize("spoil", [lambda packed: packed[:-9], lambda packed: b"x" + packed, lambda _: b"x"])
 def test_what_cannot_be_unpacked_is_no_record(spoil: Callable[[bytes], bytes]) -> None:
     packed = records.pack(b'{"kind":"site","site":"https://a.example","found_at":1}')
     with pytest.raises(records.RecordError, match="packed"):

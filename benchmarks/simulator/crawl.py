@@ -27,24 +27,24 @@ DONE = 1e-9
 
 @dataclass
 class Crawl:
-    """What came of it. Hours; pages in mean sizes of a site."""
+    """What came of it. Hours since its start; pages in mean sizes of a site."""
 
     finish: float = 0.0
     page_time: float = 0.0  # mean over pages
     starts: int = 0  # how often a slot took up a site
-    pages: list[float] = field(default_factory=list)  # in each hour
+    pages: list[float] = field(default_factory=list)  # in each hour of the instance
 
 
-def crawl(instance: Instance, policy: SiteScheduler) -> Crawl:
-    """Until the last page."""
-    return _Running(instance, policy).crawl()
+def crawl(instance: Instance, policy: SiteScheduler, start: float = 0.0) -> Crawl:
+    """Until the last page; it begins when so many of the instance's hours are over."""
+    return _Running(instance, policy, start).crawl()
 
 
 class _Running:
     """The state of one crawl."""
 
-    def __init__(self, instance: Instance, policy: SiteScheduler) -> None:
-        self.instance, self.policy = instance, policy
+    def __init__(self, instance: Instance, policy: SiteScheduler, start: float) -> None:
+        self.instance, self.policy, self.start = instance, policy, start
         self.pace = instance.pace
         self.left = instance.size.copy()
         self.slots: list[int] = []  # sites at work
@@ -53,17 +53,20 @@ class _Running:
         self.page_hours = 0.0
 
     def crawl(self) -> Crawl:
-        hour = 0
+        hour = int(self.start)
+        self.told.pages = [0.0] * hour
         while (self.left > 0).any():
             if hour >= MOST_HOURS:
                 raise RuntimeError(f"{type(self.policy).__name__} has not ended after {MOST_HOURS} hours")
             self._hour(hour)
             hour += 1
-        self.told.page_time = self.page_hours / float(self.instance.size.sum())
+        self.told.page_time = self.page_hours / float(self.instance.size.sum()) - self.start
+        self.told.finish -= self.start
         return self.told
 
     def _hour(self, hour: int) -> None:
-        view = self._view(hour)
+        begin = max(float(hour), self.start)
+        view = self._view(hour, hour + 1 - begin)
         running = np.array(self.slots, dtype=np.int64)
         kept = running[self.policy.keep(view, running)]
         score = self.policy.score(view)
@@ -75,7 +78,7 @@ class _Running:
         self.told.pages.append(0.0)
         at_work = set(self.slots)
         ends = [(self._work(site, hour, float(hour)), site) for site in kept.tolist()]
-        free = [float(hour)] * (self.instance.case.slots - len(ends))
+        free = [begin] * (self.instance.case.slots - len(ends))
         self.slots = []
         heap = [(at, -1) for at in free] + ends
         heapq.heapify(heap)
@@ -132,7 +135,7 @@ class _Running:
             self.told.finish = max(self.told.finish, end)
         return end
 
-    def _view(self, hour: int) -> SiteView:
+    def _view(self, hour: int, hour_left: float) -> SiteView:
         instance, case = self.instance, self.instance.case
         n = len(self.left)
         load = np.roll(instance.told, -(hour % HOURS), axis=1)
@@ -147,7 +150,7 @@ class _Running:
             ready=ready,
             sequence=np.arange(n, dtype=np.int64),
             slots=case.slots,
-            hour_left=1.0,
+            hour_left=hour_left,
             exponent=case.assumed_exponent,
         )
         for array in vars(view).values():
@@ -156,7 +159,16 @@ class _Running:
         return view
 
     def _estimate(self) -> np.ndarray:
+        if self.instance.case.sizes_met:
+            return self._met()
         if self.instance.case.sizes_known:
             return self.left
         done = self.instance.size - self.left
         return np.where(self.left > 0, np.maximum(1 - done, LEAST_LEFT * done), 0)
+
+    def _met(self) -> np.ndarray:
+        """What a crawler thinks whose sites list all their pages on the first one; of the others it takes the mean."""
+        met = self.left < self.instance.size
+        at_hand = self.instance.size[met & (self.left > 0)]
+        mean = at_hand.mean() if len(at_hand) else 1.0
+        return np.where(met, self.left, mean)

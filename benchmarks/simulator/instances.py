@@ -50,6 +50,7 @@ class Case:
     phase_error_hours: float = 0.0  # spread of when they are told it is
     harmonics: int | None = None  # what they are told is smoothed to so many waves a day; None: not
     sizes_known: bool = True
+    sizes_met: bool = False  # a site's size is known from its first page on, and not before
     assumed_exponent: float = EXPONENT
     outages_per_hour: float = 0.0  # of each site
     patience_hours: float = np.inf  # after which a slot leaves a site that is out
