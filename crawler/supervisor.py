@@ -23,6 +23,7 @@ logger = logging.getLogger("supervisor")
 
 # Exit codes of an agent that will not do better if it is started again: wrong call, or nothing can be stored.
 FINAL_CODES = (0, 2, 3)
+WRONG_CALLS = (2, 3)
 # Exit code where the end was asked for before all results were stored.
 STOPPED = 4
 FIRST_PAUSE_SECONDS = 0.5
@@ -40,7 +41,8 @@ _PR_SET_PDEATHSIG = 1
 class Child:
     """A process, started again when it is killed: by the command `again`; None: by the same.
 
-    `environment` is what it sees beside our own.
+    `environment` is what it sees beside our own. A `lasting` one is never given up, nor done by itself: only a wrong
+    call ends it for good.
     """
 
     def __init__(
@@ -49,12 +51,15 @@ class Child:
         command: Sequence[str],
         again: Sequence[str] | None = None,
         environment: Mapping[str, str] | None = None,
+        *,
+        lasting: bool = False,
     ) -> None:
         self.name = name
         self.code: int | None = None  # of the last end, once it is final
         self._command = list(command)
         self._again = self._command if again is None else list(again)
         self._environment = environment or {}
+        self._lasting = lasting
         self._process: subprocess.Popen[bytes] | None = None
         self._deaths = 0
         self._started = 0.0
@@ -113,11 +118,11 @@ class Child:
         self._command = self._again
 
     def _ended(self, code: int, now: float, *, stopping: bool) -> None:
-        if code in FINAL_CODES or stopping:
+        if stopping or code in (WRONG_CALLS if self._lasting else FINAL_CODES):
             self.code = code
             return
         self._deaths = 1 if now - self._started > HEALTHY_SECONDS else self._deaths + 1
-        if self._deaths >= MOST_DEATHS:
+        if self._deaths >= MOST_DEATHS and not self._lasting:
             logger.error(
                 "%s ended with %s for the %dth time in a row; it is given up",
                 self.name,
@@ -126,7 +131,7 @@ class Child:
             )
             self.code = code
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._deaths - 1), LONGEST_PAUSE_SECONDS)
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** min(self._deaths - 1, 10), LONGEST_PAUSE_SECONDS)
         self._not_before = now + pause
         logger.warning("%s ended with %s; it is started again in %.1f s", self.name, _told(code), pause)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from typing import Any
@@ -261,3 +262,25 @@ def test_a_probed_site_goes_back_after_a_few_pages(place: Place, valkey: Running
         fleet.check_exact()
         order = [f"http://{hit.host}" for hit in farm.hits() if hit.path != "/robots.txt"]
         assert order == [probed] * 5 + [planned] * 8 + [probed] * 3
+
+
+def test_a_suspended_site_is_asked_no_earlier_by_whoever_goes_on(place: Place, valkey: RunningServer) -> None:
+    """Suspended again and again, and taken up at once each time: the pause between two requests holds all the same."""
+    with (
+        Farm(sites=1, pages=8, **PLAIN) as farm,
+        Fleet(place, farm, valkey, SITE_SLOTS=1, DOWNLOAD_DELAY=0.6, HOUR_SECONDS=6) as fleet,
+    ):
+        valkey.client.set(key("planner"), "the-test 1")
+        run = fleet.agent()
+        fleet.until_working(run)
+        for pages in (2, 4):
+            wait_for_hits(farm, pages + pages // 2)  # with the readings of robots.txt, one a lease
+            valkey.client.sadd(key(f"suspend:{fleet.session(run)}"), farm.site(0))
+            token = fleet.counts()["token"]
+            eventually(
+                lambda token=token: fleet.counts()["token"] > token, "it is suspended, and gone on with"
+            )
+        fleet.wait()
+        fleet.check_exact()
+        times = [hit.monotonic for hit in farm.hits()]
+        assert min(after - before for before, after in itertools.pairwise(times)) > 0.5

@@ -127,6 +127,22 @@ def test_standard_input_for_several_agents(place: Place) -> None:
             ["crawl", "site", "-s", "SITE_SCHEDULER_OPTIONS=seed"],
             ["SITE_SCHEDULER_OPTIONS is 'seed'; wanted a mapping"],
         ),
+        (
+            ["crawl", "site", "--scheduler", "builtins.dict"],
+            ["SITE_SCHEDULER is 'builtins.dict'", "a class with score and keep"],
+        ),
+        (
+            ["crawl", "site", "--scheduler", "random", "-s", 'SITE_SCHEDULER_OPTIONS={"seed": "a"}'],
+            ["seed is 'a'; wanted a whole number"],
+        ),
+        (
+            ["crawl", "site", "--scheduler", "early", "-s", 'SITE_SCHEDULER_OPTIONS={"weight": "NaN"}'],
+            ["weight is 'NaN'; wanted a number from 0"],
+        ),
+        (
+            ["crawl", "site", "-s", 'PAGE_PIPELINES={"x.y": 1}'],
+            ["PAGE_PIPELINES has 'x.y'", "wanted a dotted path"],
+        ),
         (["crawl", "site", "-s", "SITE_SLOT=4"], ["unknown setting SITE_SLOT; did you mean SITE_SLOTS?"]),
         (["crawl", "site", "-s", "SITE_SLOTS=many"], ["SITE_SLOTS is 'many'; wanted a whole number"]),
         (

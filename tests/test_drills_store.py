@@ -105,7 +105,7 @@ def test_everybody_is_killed(
     with (
         synced_server(place.folder / "server", FSYNC[kind]) as server,
         Farm(**SHORT) as farm,
-        Fleet(place, farm, server, database=make_database(kind), watched=True, DOWNLOAD_DELAY=0.25) as fleet,
+        Fleet(place, farm, server, database=make_database(kind), watched=True, DOWNLOAD_DELAY=0.5) as fleet,
     ):
         fleet.agents_at_work(2, seeds=farm.seeds[:6])
         fleet.until_stored(5)

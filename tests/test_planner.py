@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,10 +11,11 @@ import pytest
 
 from crawler import schedulers
 from crawler.schedulers import SiteView
+from crawler.schedulers.law import FULL, HOURS, UNKNOWN
 from crawler.sites import planner as planning
 from crawler.sites import prospects
 from crawler.sites.planner import Planner, best_first, choose, probes_of, worth_probing
-from crawler.sites.prospects import FULL, HOURS, UNKNOWN, Hours
+from crawler.sites.prospects import Hours
 from crawler.sites.queue import SiteRecord
 from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
@@ -361,3 +363,38 @@ def test_large_sites_without_evidence_are_probed_once_an_hour(hall: Hall) -> Non
     assert large.site in queue.names(f"probe:{hour}")
     (probed,) = [one for one in queue.take("one", 8, hour=hour) if one.probe and one.site == large.site]
     assert probed.suspended
+
+
+def test_parked_sites_are_in_no_list_and_make_none_run_low(
+    hall: Hall, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have their turn when a place comes free; listed, they would be parked again and again."""
+    monkeypatch.setattr(planning, "BUSY_SHARE", 1e9)
+    caplog.set_level("INFO")
+    queue = hall.queue
+    for one in queue.take("one", 8):
+        queue.locate("one", one, "192.0.2.1")
+        queue.leave("one", one, "parked", detail="192.0.2.1")
+    taken = queue.take("one", 8)
+    assert len(taken) == 4, "SITES_PER_ADDRESS"
+    assert len(queue.parked()) == 4
+    hall.look()
+    assert hall.line() == []
+    caplog.clear()
+    hall.look()
+    assert caplog.text == ""
+
+
+def test_the_lock_outlasts_a_plan_that_takes_longer(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "LOCK_SECONDS", 0.3)
+    known = hall.loads.hours
+
+    def slow(sites: Sequence[str], hour: int, hour_seconds: float) -> Hours:
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            assert hall.queue.raw.get(BASE + "planner").startswith(b"sun")
+        return known(sites, hour, hour_seconds)
+
+    monkeypatch.setattr(hall.loads, "hours", slow)
+    hall.look("sun")
+    assert hall.line() == SITES[::-1]

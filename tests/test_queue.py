@@ -1455,3 +1455,19 @@ def everything(queue: Driver) -> None:
 def finished_once(queue: Driver, site: str) -> None:
     queue.add(site)
     queue.leave("one", queue.take_one("one"), "finished")
+
+
+def test_a_site_that_is_named_again_while_it_is_parked_waits_once(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    sites = numbered(4)
+    queue.restore([Restored(site, "waiting", ADDRESS) for site in sites])
+    assert len(queue.take("one", 9)) == 2
+    waiting = queue.names(f"park:{ADDRESS}")
+    assert queue.parked() == set(waiting) and len(waiting) == 2
+    number = queue.plan("planner", 10)
+    for _ in range(5):
+        queue.fill("planner", number, 7, waiting)
+        assert queue.take("two", 9, hour=7) == []
+    assert queue.names(f"park:{ADDRESS}") == waiting
+    assert queue.raw.hget(BASE + "crowd", ADDRESS) == b"2", "five times two are no crowd"

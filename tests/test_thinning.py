@@ -29,7 +29,7 @@ def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many stretches for few rows, and no pause between them."""
     monkeypatch.setattr(thinning, "STRETCH_ROWS", 10)
     monkeypatch.setattr(thinning, "IDLE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(thinning, "BUSY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(thinning, "BUSY_SHARE", 1e9)
 
 
 @pytest.fixture

@@ -324,7 +324,8 @@ class Agent:
         """A page's turn has ended: its record goes out with the next flush."""
         self.session.pages += 1
         self.outbox.add(slot, page, links)
-        self.leasing.count_probe(slot)
+        if page.outcome != "denied":
+            self.leasing.count_probe(slot)
 
     def ask_for_alias(self, slot: Slot, sha256: str) -> None:
         """The site's root page is loaded: is it another site's under this name? Asked with the next flush, soon."""

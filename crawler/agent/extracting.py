@@ -211,6 +211,9 @@ class Republishing(_Reading):
                     await self._publish()
                     self._away = False
                     return
+                if self._stopping.is_set():
+                    logger.warning("%d records are not published: the stream is full", len(self._agent.told))
+                    return
             except (RedisError, OSError, NotKeptError) as error:
                 if self._stopping.is_set():
                     logger.warning("%d records could not be published: %s", len(self._agent.told), error)

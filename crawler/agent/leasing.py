@@ -19,7 +19,7 @@ from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.slots import Slot
 from crawler.sites.canonical import host_of
-from crawler.sites.queue import Ending, Hand, Leased, SiteQueue, StaleLeaseError
+from crawler.sites.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
 
 if TYPE_CHECKING:
     from crawler.agent.names import Names
@@ -35,9 +35,6 @@ KEEP_SECONDS = 59.0
 LEASE_AT_A_TIME = 16
 # Calls that sites being taken up have under way together: each takes a connection of its own.
 CALLS_AT_A_TIME = 4
-# Turns of a site that is leased for a probe: a median of fewer than three pages says nothing, and the first one is not
-# timed (it pays for the connection), nor is one that is redirected.
-PROBE_PAGES = 5
 # Sites beyond its fair share that an agent keeps, and pages left that make a site worth moving to another.
 LEAST_SURPLUS = 2
 LEAST_PENDING = 10

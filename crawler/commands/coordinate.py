@@ -119,11 +119,14 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
     from crawler.sites import connection
     from crawler.store.stream import sites_wait
 
-    # What this process was called with, of which Scrapy has taken the command's name; but not the server's address, for
-    # a command line is shown to every user.
+    # What this process was called with, of which Scrapy has taken the command's name; but not the addresses of server
+    # and database, for a command line is shown to every user.
     arguments = ["plan", *sys.argv[1:]]
-    environment = {"LOWTIDE_REDIS_URL": settings["REDIS_URL"]} if settings["REDIS_URL"] else {}
-    child = Child("planner", [sys.executable, "-m", "scrapy", *arguments], environment=environment)
+    environment = {"LOWTIDE_DATABASE_URL": options.database}
+    if settings["REDIS_URL"]:
+        environment["LOWTIDE_REDIS_URL"] = settings["REDIS_URL"]
+    command = [sys.executable, "-m", "scrapy", *arguments]
+    child = Child("planner", command, environment=environment, lasting=True)
     client = connection.connect_blocking(settings)
     began = False
 
@@ -135,10 +138,12 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
             child.look(time.monotonic(), stopping=False)
         return True
 
-    with _beside(look, threading.Event()):
-        yield
-    client.close()
-    child.end()
+    try:
+        with _beside(look, threading.Event()):
+            yield
+    finally:
+        client.close()
+        child.end()
 
 
 @contextmanager
@@ -153,7 +158,7 @@ def _beside(look: Callable[[], bool], stop: threading.Event) -> Iterator[threadi
                 stop.set()
                 return
 
-    thread = threading.Thread(target=work, name="server-keeper", daemon=True)
+    thread = threading.Thread(target=work, name="beside", daemon=True)
     thread.start()
     try:
         yield gave_up

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from scrapy.commands import crawl as stock
 from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.misc import load_object
 
 from crawler import schedulers
 from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 
 # What scrapyd tells every spider of its job, as arguments.
 _OF_SCRAPYD = ("_job", "_version")
+
+# Settings that name classes of a user's, and packages whose classes need no look.
+COMPONENTS = (
+    "PAGE_PIPELINES",
+    "ITEM_PIPELINES",
+    "DOWNLOADER_MIDDLEWARES",
+    "SPIDER_MIDDLEWARES",
+    "EXTENSIONS",
+)
+OWN = ("crawler.", "scrapy.")
 
 
 class Command(stock.Command):
@@ -109,8 +120,23 @@ class Command(stock.Command):
         except schedulers.SchedulerError as error:
             raise UsageError(str(error), print_help=False) from None
 
+    def _check_components(self) -> None:
+        """A path that leads nowhere would end every agent, however often it is started again."""
+        assert self.settings is not None
+        for name in COMPONENTS:
+            for path, order in self.settings.getdict(name).items():
+                if order is None or not isinstance(path, str) or path.startswith(OWN):
+                    continue
+                try:
+                    load_object(path)
+                except (ImportError, NameError, ValueError) as error:
+                    raise UsageError(
+                        f"{name} has {path!r}: {error}; wanted a dotted path", print_help=False
+                    ) from None
+
     def _check(self, opts: argparse.Namespace) -> None:
         self._check_scheduler()
+        self._check_components()
         self._check_patterns()
         if opts.agents < 1:
             raise UsageError(f"--agents is {opts.agents}; wanted 1 or more", print_help=False)

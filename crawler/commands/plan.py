@@ -27,7 +27,7 @@ class Command(LowtideCommand):
         from scrapy.utils.log import configure_logging
 
         from crawler.sites import connection
-        from crawler.store.joining import joined
+        from crawler.store.joining import joined, require_tables
 
         assert self.settings is not None
         log_format = (
@@ -36,6 +36,7 @@ class Command(LowtideCommand):
         self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
         configure_logging(self.settings)
         quieten(self.settings)
+        require_tables(self.settings, self.options)
         try:
             with joined(self.settings, self.options):
                 asyncio.run(self._plan())

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from crawler.sites import connection
+from crawler.sites.load import FULL, UNKNOWN
 from crawler.sites.planner import Planner
 from crawler.sites.queue import SiteQueue
 from crawler.store.joining import joined
@@ -28,8 +29,7 @@ SIDE_BY_SIDE, WIDTH = 4, 24
 def figures(crawl: Crawl) -> dict[str, Any]:
     """The policy, and for each hour the sites in its order, the first TOP; loads in per cent, None where unknown."""
     with joined(crawl.settings, crawl.options):
-        seen = asyncio.run(_look(crawl))
-    columns = seen.columns(TOP)
+        seen, columns = asyncio.run(_look(crawl))
     names, load = seen.prospects.names, seen.view.load
     return {
         "scheduler": seen.orders.scheduler,
@@ -47,17 +47,19 @@ def figures(crawl: Crawl) -> dict[str, Any]:
     }
 
 
-async def _look(crawl: Crawl) -> Seen:
+async def _look(crawl: Crawl) -> tuple[Seen, list[list[int]]]:
     client = connection.connect(crawl.settings)
     try:
         queue = SiteQueue(client, crawl.options)
-        return await Planner(queue, crawl.options, TableLoads(crawl.options), "report").see()
+        planner = Planner(queue, crawl.options, TableLoads(crawl.options), "report")
+        seen = await planner.see()
+        return seen, planner.columns(seen, TOP)
     finally:
         await client.aclose()
 
 
 def _per_cent(load: int) -> int | None:
-    return None if load == 255 else round(load / 254 * 100)
+    return None if load == UNKNOWN else round(load / FULL * 100)
 
 
 def text(found: dict[str, Any]) -> str:

@@ -202,6 +202,8 @@ async def _read_stream(
                 record, _links = decode(fields)
             except RecordError:
                 continue
+            if isinstance(record, Page) and record.extracted_at:
+                continue  # made anew from the archive: no turn of a page
             if isinstance(record, Page):
                 way.pages.append(record)
             elif isinstance(record, SiteEnded):

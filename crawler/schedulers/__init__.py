@@ -82,9 +82,11 @@ def check(name: str) -> str:
     if name in NAMES:
         return NAMES[name]
     module, _, attribute = name.rpartition(".")
-    if module and _exists(module, attribute):
+    if module and _is_policy(module, attribute):
         return name
-    raise SchedulerError(f"SITE_SCHEDULER is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path")
+    raise SchedulerError(
+        f"SITE_SCHEDULER is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path to a class with score and keep"
+    )
 
 
 def check_options(name: str, options: dict[str, Any]) -> None:
@@ -100,10 +102,11 @@ def check_options(name: str, options: dict[str, Any]) -> None:
         ) from None
 
 
-def _exists(module: str, attribute: str) -> bool:
+def _is_policy(module: str, attribute: str) -> bool:
     from importlib import import_module
 
     try:
-        return hasattr(import_module(module), attribute)
+        found = getattr(import_module(module), attribute, None)
     except ImportError:
         return False
+    return all(callable(getattr(found, name, None)) for name in ("score", "keep"))

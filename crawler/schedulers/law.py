@@ -41,7 +41,7 @@ def nothing_open(view: SiteView) -> np.ndarray:
 
 def in_range(name: str, value: float, low: float, high: float) -> float:
     """A policy's option, if it is within its bounds; SchedulerError else."""
-    if not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise SchedulerError(f"{name} is {value!r}; wanted a number from {low:g} to {high:g}")
     return value
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crawler.schedulers import SchedulerError
 from crawler.schedulers.law import by_key, open_sites
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ class Random:
     """
 
     def __init__(self, seed: int | None = None) -> None:
+        if seed is not None and not isinstance(seed, int):
+            raise SchedulerError(f"seed is {seed!r}; wanted a whole number")
         self.seed = seed
 
     def score(self, view: SiteView) -> np.ndarray:

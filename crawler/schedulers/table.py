@@ -13,18 +13,24 @@ if TYPE_CHECKING:
     from crawler.schedulers import SiteScheduler, SiteView
 
 
-def hours(view: SiteView, scheduler: SiteScheduler, top: int | None = None) -> list[list[int]]:
+def hours(
+    view: SiteView, scheduler: SiteScheduler, top: int | None = None, is_open: np.ndarray | None = None
+) -> list[list[int]]:
     """24 columns, column 0 is now: row numbers of the view, best first, at most `top` in a column.
 
-    Each column is what the policy would say if that hour began with the sites as they are now.
+    Each column is what the policy would say if that hour began with the sites as they are now. `is_open` (n, 24): which
+    sites are ready in which hour; without it those that are now are so in all.
     """
-    return [_column(view, scheduler, hour, top) for hour in range(HOURS)]
+    ready = np.repeat(view.ready[:, None], HOURS, axis=1) if is_open is None else is_open
+    return [_column(view, scheduler, hour, top, ready[:, hour]) for hour in range(HOURS)]
 
 
-def _column(view: SiteView, scheduler: SiteScheduler, hour: int, top: int | None) -> list[int]:
+def _column(
+    view: SiteView, scheduler: SiteScheduler, hour: int, top: int | None, ready: np.ndarray
+) -> list[int]:
     load = np.roll(view.load, -hour, axis=1)
     load.flags.writeable = False
-    seen = view if hour == 0 else replace(view, load=load, hour_left=1.0)
+    seen = view if hour == 0 else replace(view, load=load, ready=ready.copy(), hour_left=1.0)
     score = scheduler.score(seen)
     best = np.argsort(-score, kind="stable")[:top]
     rows: list[int] = best[np.isfinite(score[best])].tolist()

@@ -28,6 +28,18 @@ BUNDLED = "crawler.store.local.LocalServer"
 # What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
 CONNECT_SECONDS = 5
 REPLY_SECONDS = 10
+# Answers of a server that is there but cannot work just now: full disk, lost quorum, failing over.
+_PASSING = (
+    "MISCONF",
+    "NOREPLICAS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MASTERDOWN",
+    "LOADING",
+    "READONLY",
+    "OOM",
+    "BUSY ",
+)
 
 
 def connect(settings: BaseSettings) -> redis_asyncio.Redis:
@@ -84,6 +96,15 @@ class ServerAwayError(Exception):
 
 class ServerRefusesError(ServerAwayError):
     """The named server is up and does not let us in; asking again in the same way does not help."""
+
+
+def passes(error: redis.RedisError) -> bool:
+    """Whether waiting helps: the server is away, or there and cannot work just now."""
+    if isinstance(error, redis.AuthenticationError):
+        return False
+    # The library puts the command before the server's words where several were sent together.
+    words = str(error).rpartition("caused error: ")[2]
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) or words.startswith(_PASSING)
 
 
 def refused(error: redis.RedisError) -> bool:

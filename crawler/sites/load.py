@@ -116,7 +116,7 @@ class LoadTable:
         kept = np.where(old > 0, old * np.exp2(-passed / HALF_LIFE_HOURS), 0.0)
         total = kept + weight
         before = self._mean[rows, cell]
-        value = np.where(np.isnan(log), np.where(old > 0, before, 0.0), log)
+        value = np.where(np.isnan(log), np.where(old > 0, before, self._level(rows)), log)
         after = before + (value - before) * weight / total
         again = (old >= 1) & (weight == 1.0)
         self._within += (((value - before) * (value - after))[again].sum(), again.sum())
@@ -128,6 +128,14 @@ class LoadTable:
     def seen(self, hour: int) -> np.ndarray:
         """Which sites were visited in this hour of the day, or twice beside it: (n,) bool."""
         return np.asarray(self._weight[:, cell_of(hour)] >= 1)
+
+    def _level(self, rows: np.ndarray) -> np.ndarray:
+        """What stands for a time that nobody took: the site's mean, else that of all; 0 where there is none at all."""
+        weight = self._weight[rows].sum(axis=1)
+        own = (self._weight[rows] * self._mean[rows]).sum(axis=1) / np.maximum(weight, 1e-9)
+        every = self._weight.sum()
+        mean = float((self._weight * self._mean).sum() / every) if every else 0.0
+        return np.where(weight > 0, own, mean)
 
     def shrinkage(self) -> float:
         """Visits after which a site's departure from the common shape is believed half, from the visits themselves."""

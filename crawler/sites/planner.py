@@ -15,17 +15,18 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from redis.exceptions import RedisError
 
 from crawler import schedulers
-from crawler.schedulers import SchedulerError, SiteScheduler, SiteView
+from crawler.schedulers import SchedulerError, SiteScheduler, SiteView, table
 from crawler.sites import prospects
 from crawler.sites.prospects import Hours, Prospects
-from crawler.sites.queue import Depth, PlanLostError, SiteQueue
+from crawler.sites.queue import PROBE_PAGES, Depth, PlanLostError, SiteQueue
 
 if TYPE_CHECKING:
     from crawler.options import Options
@@ -45,8 +46,8 @@ ERRORS_SHARE, FOUND_SHARE = 0.2, 0.2
 GROWTH, LEAST_GROWTH = 2.0, 100
 # Planning within an hour takes at most this share of the planner's time.
 BUSY_SHARE = 0.1
-# Of all slots' time, what probes may take, and the pages of one (crawler.agent.leasing.PROBE_PAGES).
-PROBE_SHARE, PROBE_PAGES = 0.01, 5
+# Of all slots' time, what probes may take.
+PROBE_SHARE = 0.01
 
 
 class Loads(Protocol):
@@ -97,10 +98,6 @@ class Seen(NamedTuple):
     hours: Hours
     view: SiteView
 
-    def columns(self, top: int) -> list[list[int]]:
-        """The hour table by the agents' policy: rows of the best `top` sites in each of the next 24 hours."""
-        return schedulers.hours(self.view, self.orders.scheduler, top, **self.orders.options)
-
 
 class Plan(NamedTuple):
     """What the present hour's list was made of, to see when it no longer fits."""
@@ -141,13 +138,18 @@ class Planner:
         moment = await self._moment()
         if why := await self._why_plan(moment):
             with suppress(PlanLostError):
-                await self._make(moment, why)
+                async with self._holding():
+                    await self._make(moment, why)
         until_change = moment.hour_left * moment.orders.hour_seconds
         return max(0.01, min(LOOK_SECONDS, moment.orders.hour_seconds / LOOKS_PER_HOUR, until_change))
 
     async def see(self) -> Seen:
         """The sites as a policy would be shown them now; for whoever wants to look and not to plan."""
         return await self._see(await self._moment())
+
+    def columns(self, seen: Seen, top: int) -> list[list[int]]:
+        """The hour table by the agents' policy: rows of the best `top` sites in each of the next 24 hours."""
+        return table.hours(seen.view, self._policy(seen.orders), top, seen.hours.is_open)
 
     async def _moment(self) -> Moment:
         orders = self._orders(await self._queue.agents())
@@ -162,6 +164,22 @@ class Planner:
                 "%s %s", self._name, "plans the hours" if number else "waits: another planner is there"
             )
         return number
+
+    @asynccontextmanager
+    async def _holding(self) -> AsyncIterator[None]:
+        """Keep the lock for as long as the block takes: a million sites are not read and scored in its time."""
+        task = asyncio.ensure_future(self._keep_lock())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError, RedisError, OSError):
+                await task
+
+    async def _keep_lock(self) -> None:
+        while True:
+            await asyncio.sleep(LOCK_SECONDS / 3)
+            await asyncio.shield(self._queue.plan(self._name, LOCK_SECONDS))
 
     # --- when ---
 
@@ -187,7 +205,9 @@ class Planner:
 
     async def _runs_low(self, hour: int, orders: Orders, depth: Depth) -> bool:
         left = await self._queue.hour_length(hour)
-        return left < LOW_WATER * orders.slots and left < depth.waiting + depth.suspended
+        if left >= LOW_WATER * orders.slots or left >= depth.waiting + depth.suspended:
+            return False
+        return left < depth.waiting + depth.suspended - len(await self._queue.parked())
 
     async def _grown(self, plan: Plan) -> str:
         for site, (known, done) in (await self._queue.running()).items():
@@ -219,11 +239,14 @@ class Planner:
         return self._scheduler[2]
 
     def _built(self, orders: Orders) -> SiteScheduler:
+        own = self._options
         try:
+            # What stands in Redis names no code to be run here: a path must be this process's own setting.
+            if orders.scheduler not in (*schedulers.NAMES, own.site_scheduler):
+                raise SchedulerError(f"{orders.scheduler} is not this planner's SITE_SCHEDULER")
             return schedulers.get(orders.scheduler, **orders.options)
         except (SchedulerError, TypeError) as error:
-            own = self._options
-            logger.warning("the agents' policy cannot be used here (%s); %s is", error, own.site_scheduler)
+            logger.warning("the agents' policy cannot be used here: %s; %s is", error, own.site_scheduler)
             return schedulers.get(own.site_scheduler, **own.site_scheduler_options)
 
     # --- the plan ---
@@ -238,7 +261,7 @@ class Planner:
         chosen = await asyncio.to_thread(choose, policy, seen.view, running, suspends=why.suspends)
         coming = prospects.next_hour(seen.view, seen.hours.is_open)
         ahead = await asyncio.to_thread(lambda: best_first(policy.score(coming)))
-        number = await self._queue.plan(self._name, LOCK_SECONDS)  # reading a million sites takes its time
+        number = await self._queue.plan(self._name, LOCK_SECONDS)
         await self._write(number, hour, seen.prospects.names, chosen, ahead)
         if self._plan is None or self._plan.hour != hour:
             await self._probe(number, seen)
@@ -271,16 +294,10 @@ class Planner:
         return Seen(hour, orders, found, hours, view)
 
     async def _prospects(self) -> Prospects:
-        """All open sites; the lock is held on to while they are read."""
-        records = []
-        held_at = time.monotonic()
-        async for record in self._queue.records():
-            records.append(record)
-            if time.monotonic() - held_at > LOCK_SECONDS / 3:
-                held_at = time.monotonic()
-                await self._queue.plan(self._name, LOCK_SECONDS)
-        progress = await self._queue.running()
-        return await asyncio.to_thread(prospects.open_sites, records, progress)
+        """All sites that a list may name, and those that run."""
+        records = [record async for record in self._queue.records()]
+        progress, parked = await self._queue.running(), await self._queue.parked()
+        return await asyncio.to_thread(prospects.open_sites, records, progress, parked)
 
     async def _write(
         self, number: int, hour: int, names: list[str], chosen: Chosen, ahead: np.ndarray

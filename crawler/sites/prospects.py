@@ -7,17 +7,16 @@ a view without NaN, rows in the order of the sites given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from crawler.schedulers import SiteView
+from crawler.schedulers.law import FULL, UNKNOWN
 from crawler.sites.queue import SiteRecord
 
-HOURS = 24
-FULL, UNKNOWN = 254, 255
 # Pages of a site nobody has looked into yet, before any site was.
 FIRST_SIZE = 100.0
 # Pages done of a site at which what its frontier says counts as much as the mean of all sites: with own guesses alone
@@ -48,16 +47,20 @@ class Prospects:
     running: np.ndarray  # (n,) bool: somebody holds it
 
 
-def open_sites(records: Iterable[SiteRecord], progress: Mapping[str, tuple[int, int]]) -> Prospects:
-    """Those that wait, are suspended, or are held for loading.
+def open_sites(
+    records: Iterable[SiteRecord], progress: Mapping[str, tuple[int, int]], parked: Set[str] = frozenset()
+) -> Prospects:
+    """Those that wait, are suspended, or are held for loading; not those that wait for a place, which no list can give.
 
-    `progress`: of held ones, how many URLs are known and done by now (SiteQueue.running).
+    `progress`: of held ones, how many URLs are known and done by now (SiteQueue.running). `parked`: SiteQueue.parked.
     """
     names: list[str] = []
     known: list[int] = []
     done: list[int] = []
     running: list[bool] = []
     for record in records:
+        if record.site in parked and not record.agent:
+            continue
         if record.paused or record.state not in ("waiting", "suspended") or record.work not in ("", "site"):
             continue
         held = progress.get(record.site) if record.agent else None

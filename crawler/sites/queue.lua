@@ -115,6 +115,7 @@ local function unpark(place)
   for _ = 1, 1000 do
     local site = call('LPOP', base .. 'park:' .. place)
     if not site then return end
+    call('SREM', base .. 'parked', site)
     local record = read(site)
     if eligible(record, 'site') and (record.address == place or host_of(site) == place) then
       call('LPUSH', again('site'), site)
@@ -150,8 +151,10 @@ local function settle(address, limit, crowd, crowd_limit)
   if has_room(address, limit, crowd, crowd_limit) then unpark(address) end
 end
 
--- `crowd` keeps how many waited at the same time: a few sites that wait often are no shared front end.
+-- `crowd` keeps how many waited at the same time: a few sites that wait often are no shared front end. Nor does one that
+-- is named again while it waits count again, or wait twice.
 local function park(site, place)
+  if call('SADD', base .. 'parked', site) == 0 then return end
   local waiting = call('RPUSH', base .. 'park:' .. place, site)
   if waiting > tonumber(call('HGET', base .. 'crowd', place) or 0) then
     call('HSET', base .. 'crowd', place, waiting)
@@ -455,6 +458,7 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
       elseif full then
         call('ZADD', base .. 'wake:' .. work, 'GT', soon, site)
       else
+        call('SREM', base .. 'parked', site)
         occupy(host)
         if record.address ~= '-' then settle(record.address, limit, crowd, crowd_limit) end
         local state = record.state
@@ -671,6 +675,7 @@ function operations.forget(site, report, ...)
   add(class_of(record), -1)
   add('added', -1)
   call('SREM', base .. 'suspended', site)
+  call('SREM', base .. 'parked', site)
   call('HDEL', bucket(site), site)
   call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site)
   call('HDEL', base .. 'why', site)
@@ -718,6 +723,11 @@ end
 function operations.fill(planner, number, list, hour, seconds, anew)
   if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
   local key = base .. list .. ':' .. hour
+  -- What an hour's probes have taught need not be learnt again for a planner that begins anew.
+  if list == 'probe' and anew == '1' then
+    if call('HGET', count, 'probed') == hour then return 0 end
+    call('HSET', count, 'probed', hour)
+  end
   if anew == '1' then call('UNLINK', key) end
   for i = 8, #ARGV, 1000 do
     call('RPUSH', key, unpack(ARGV, i, math.min(i + 999, #ARGV)))

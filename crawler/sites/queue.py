@@ -38,6 +38,9 @@ LOOK = 64
 LOOKS = 50
 # Sites one discover call adds: a longer call would hold up every other agent's lease.
 DISCOVER_BATCH = 100
+# Turns of a site that is leased for a probe: a median of fewer than three pages says nothing, and the first one is not
+# timed (it pays for the connection), nor is one that is redirected.
+PROBE_PAGES = 5
 # Names one call writes into an hour's list.
 FILL_BATCH = 5_000
 # Keys looked at by one step of a scan, and buckets of sites' records (16 sites each, of a million) read in one go: a
@@ -386,7 +389,10 @@ class SiteQueue:
     async def fill(
         self, planner: str, number: int, hour: int, names: Sequence[str], *, lists: Listed = "hour"
     ) -> int:
-        """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's."""
+        """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's.
+
+        Probes are written once an hour; what is given later is left out, and the length is 0.
+        """
         length = 0
         # Kept through the next hour, so that a planner that comes late finds no slot idle.
         seconds = math.ceil(2 * self._hour_seconds) + 60
@@ -413,6 +419,10 @@ class SiteQueue:
         """Seconds since 1970 on the server's clock."""
         seconds, micros = await self._client.time()
         return float(seconds + micros / 1e6)
+
+    async def parked(self) -> set[str]:
+        """The sites that wait for a place; a few may have ceased to."""
+        return {_text(site) for site in await self._client.smembers(f"{self._base}parked")}
 
     async def running(self) -> dict[str, tuple[int, int]]:
         """The sites that are held, for whatever work, with how many of their URLs are known and done by now."""

@@ -28,7 +28,7 @@ import redis
 
 from crawler.options import OptionError, Options
 from crawler.records import RecordError, decode, is_plain
-from crawler.sites.connection import connect_blocking
+from crawler.sites.connection import connect_blocking, passes
 from crawler.sites.connection import told as told_redis
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
 from crawler.store.log_keeper import LogKeeper
@@ -61,19 +61,6 @@ GC_ALLOCATIONS = 50_000
 # Drills set this variable to one of these places; the process kills itself there.
 KILL_VARIABLE = "LOWTIDE_KILL_POINT"
 KILL_POINTS = ("before-commit", "after-commit", "before-acknowledge")
-
-# Answers of a server that is there but cannot work just now: full disk, lost quorum, failing over.
-_PASSING = (
-    "MISCONF",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "MASTERDOWN",
-    "LOADING",
-    "READONLY",
-    "OOM",
-    "BUSY ",
-)
 
 
 class _StoppedError(Exception):
@@ -220,7 +207,7 @@ class Coordinator:
         """What is waited for, by name; raises the error itself where waiting does not help."""
         if isinstance(error, DatabaseAway):
             return "the database"
-        if not _passes(error):
+        if not passes(error):
             raise error
         return f"Redis at {self._redis_told}"
 
@@ -316,14 +303,6 @@ def _age(entries: list[Entry]) -> float:
     if not entries:
         return 0.0
     return max(0.0, time.time() - int(entries[0].id.partition("-")[0]) / 1000)
-
-
-def _passes(error: redis.RedisError) -> bool:
-    if isinstance(error, redis.AuthenticationError):
-        return False
-    # The library puts the command before the server's words where several were sent together.
-    words = str(error).rpartition("caused error: ")[2]
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError) or words.startswith(_PASSING)
 
 
 def _check_kill_point() -> None:

@@ -167,9 +167,7 @@ class LoadedTable:
     def forecast(self, hour: int) -> Forecast:
         """Loads of all sites from this hour on; imported ones stand for measured ones wherever they are known."""
         many = len(self)
-        groups = np.zeros(len(self.table), np.int32)
-        groups[:many] = self._groups
-        measured = self.table.forecast(hour, groups)
+        measured = self._measured(hour)
         return measured._replace(load=with_profiles(measured.load[:many], self.imported[:many], hour))
 
     def seen(self, hour: int) -> np.ndarray:
@@ -195,12 +193,17 @@ class LoadedTable:
         What `scrapy load export` writes: measured loads are told as what would be imported for them.
         """
         many = len(self)
-        measured = self.table.forecast(WEEKDAY).load[:many], self.table.forecast(WEEKEND).load[:many]
+        measured = self._measured(WEEKDAY).load[:many], self._measured(WEEKEND).load[:many]
         lost = np.concatenate(measured, axis=1)
         found = share_of_line(np.minimum(lost, FULL) / FULL)
         found[lost == UNKNOWN] = np.nan
         given = self.imported[:many]
         return np.where(given == UNKNOWN, found, given / FULL)
+
+    def _measured(self, hour: int) -> Forecast:
+        groups = np.zeros(len(self.table), np.int32)
+        groups[: len(self)] = self._groups
+        return self.table.forecast(hour, groups)
 
     # --- reading ---
 

@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -125,9 +124,7 @@ class LocalServer:
 
     async def _stopped(self) -> None:
         if self._watch:
-            self._watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watch
+            self._watch.cancel()  # not waited for: it may be what ends the crawl, and waits for us
             await self._client.aclose()
         for _ in range(MOST_FAILURES):
             ready = await self._coordinator_ready()

@@ -17,13 +17,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import redis
 from redis.exceptions import RedisError
 from sqlalchemy import select
 
+from crawler.schedulers.law import HOURS, UNKNOWN
 from crawler.sites import connection
 from crawler.sites.planner import Planner
-from crawler.sites.prospects import HOURS, UNKNOWN, Hours
+from crawler.sites.prospects import Hours
 from crawler.sites.queue import SiteQueue
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
 from crawler.store.loads import LoadedTable, load_table
@@ -57,7 +57,7 @@ async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Eve
                 wait = await planner.look()
                 pause = _back(pause)
             except (RedisError, OSError) as error:
-                if not isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+                if isinstance(error, RedisError) and not connection.passes(error):
                     raise
                 wait, pause = pause, _gone(pause, error)
             with suppress(TimeoutError):

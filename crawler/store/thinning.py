@@ -26,8 +26,10 @@ logger = logging.getLogger("coordinator")
 DAY_SECONDS = 86_400.0
 # Rows of one stretch: some 10 ms on SQLite, where nobody else can write meanwhile.
 STRETCH_ROWS = 2_000
-# Between two stretches of a walk, while nothing waits in the stream, and while records come.
-IDLE_PAUSE_SECONDS, BUSY_PAUSE_SECONDS = 0.2, 5.0
+# Between two stretches of a walk.
+IDLE_PAUSE_SECONDS = 0.2
+# While records come a walk takes at most this share of a coordinator's time, so it is faster than any writing.
+BUSY_SHARE = 0.1
 # A walk begins this part of FETCHES_DAYS after the last one, so rows live at most so much longer; once a day is enough.
 WALK_SHARE, LONGEST_REST_SECONDS = 0.1, DAY_SECONDS
 # Who has the turn and says nothing for so long has lost it.
@@ -68,12 +70,14 @@ class Thinning:
         walk = self._keep_turn(walk) if walk else self._begin(engine)
         if walk is None:
             return
+        began = time.monotonic()
         walk = _stretch(engine, walk)
+        took = time.monotonic() - began
         if walk.after >= walk.last:
             self._end(walk)
             return
         self._walk = walk
-        self._due = time.monotonic() + (BUSY_PAUSE_SECONDS if busy else IDLE_PAUSE_SECONDS)
+        self._due = time.monotonic() + max(IDLE_PAUSE_SECONDS, took / BUSY_SHARE if busy else 0.0)
 
     def _begin(self, engine: Engine) -> _Walk | None:
         if not self._client.set(self._key, self._name, nx=True, px=int(TURN_SECONDS * 1000)):
