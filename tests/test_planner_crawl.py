@@ -116,7 +116,7 @@ def test_without_a_planner_the_crawl_goes_on_to_its_end(place: Place, valkey: Ru
     with farm_of(25) as farm:
         know(place, farm)
         here = {**SETTINGS, "REDIS_URL": valkey.url}
-        planner = place.start("plan", **here)
+        planner = place.start("plan", **here, DATABASE_URL=f"sqlite:///{place.var / 'crawl.db'}")
         planner.says("plans the hours")
         agent = place.start_crawl(farm.seeds, **here)
         eventually(lambda: len(waiting_suspended(valkey.client)) >= 2, "sites gave way")
