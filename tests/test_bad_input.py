@@ -242,6 +242,14 @@ def test_a_database_that_cannot_work(place: Place, url: str, says: str) -> None:
         run.wait().refused("DATABASE_URL", url, says)
 
 
+def test_a_crawl_that_nobody_stores_ends_in_the_middle(place: Place) -> None:
+    with Farm(sites=2, pages=40, kinds=(), names=()) as farm:
+        place.var.mkdir()
+        (place.var / "crawl.db").write_text("no database" * 200)
+        run = place.crawl(farm.seeds, DOWNLOAD_DELAY=1.0)
+        run.refused("file is not a database", "no coordinator can run", "the next run stores them", code=3)
+
+
 def test_a_database_that_refuses(place: Place) -> None:
     url = f"postgresql+psycopg://me:secret@127.0.0.1:{free_port()}/x"
     run = place.crawl(SEED, DATABASE_URL=url)

@@ -188,3 +188,15 @@ def test_imported_loads_become_lost_pace() -> None:
     assert load[1].tolist() == [0, round((1 - 0.5**1.5) * FULL), BUSIEST, *[7] * 21]
     assert with_profiles(measured, profile, MONDAY + 23)[1, 1:4].tolist() == [0, load[1, 1], BUSIEST]
     assert with_profiles(measured, profile, MONDAY + 5 * 24)[1, 0] not in (7, 99)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_site_that_was_refused_before_a_page_was_timed_is_no_slow_one(others: bool) -> None:
+    table = LoadTable(2)
+    if others:
+        table.fold(MONDAY + 5, np.array([1]), one(0.05), one(0.0))
+    table.fold(MONDAY + 5, np.array([0]), one(np.nan), one(0.05))
+    table.fold(MONDAY + 5, np.array([0]), one(0.05), one(0.0))
+    table.fold(MONDAY + 5, np.array([1]), one(0.05), one(0.0))
+    load = table.forecast(MONDAY + 5).load[:, 0].astype(int)
+    assert load[0] - load[1] < 20

@@ -98,6 +98,10 @@ class LoadTable:
         """
         if not (np.isnan(seconds) | (seconds > 0)).all():
             raise ValueError("seconds of a page; wanted above 0, or NaN where none came")
+        if not self._weight.any():
+            # Of no site is it known what a page takes: who was only refused so far is not known at all.
+            timed = ~np.isnan(seconds)
+            rows, seconds, refused = rows[timed], seconds[timed], refused[timed]
         cell = cell_of(hour)
         day = cell // 24 * 24
         log = np.log(seconds)
@@ -130,7 +134,7 @@ class LoadTable:
         return np.asarray(self._weight[:, cell_of(hour)] >= 1)
 
     def _level(self, rows: np.ndarray) -> np.ndarray:
-        """What stands for a time that nobody took: the site's mean, else that of all; 0 where there is none at all."""
+        """What stands for a time that nobody took: the site's mean, else that of all."""
         weight = self._weight[rows].sum(axis=1)
         own = (self._weight[rows] * self._mean[rows]).sum(axis=1) / np.maximum(weight, 1e-9)
         every = self._weight.sum()

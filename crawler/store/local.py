@@ -68,6 +68,7 @@ class LocalServer:
         self._keeper = ServerKeeper(self._server)
         self._coordinator = CoordinatorProcess(crawler.settings, self._server)
         self._watch: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._waited_enough = False
         self._membership = self._server.join("agent", options.key_prefix)
         crawler.settings.set("REDIS_URL", self._membership.url, priority="cmdline")
@@ -100,7 +101,8 @@ class LocalServer:
             self._coordinator.ensure()
             if self._coordinator.hopeless:
                 logger.error("no coordinator can run, so no result would be stored: the crawl ends")
-                await engine.close(self._crawler, "coordinator_failed")
+                # Not waited for: the end of the crawl ends this watch, and would cancel itself with it.
+                self._closing = asyncio.ensure_future(engine.close(self._crawler, "coordinator_failed"))
                 return
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -124,7 +126,7 @@ class LocalServer:
 
     async def _stopped(self) -> None:
         if self._watch:
-            self._watch.cancel()  # not waited for: it may be what ends the crawl, and waits for us
+            self._watch.cancel()
             await self._client.aclose()
         for _ in range(MOST_FAILURES):
             ready = await self._coordinator_ready()
