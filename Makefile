@@ -8,13 +8,17 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 # Tests mostly wait: for processes, servers and clocks.
 TEST_PROCESSES ?= 3
+# A test starts many processes: each would compile every module anew where the environment forbids to keep them compiled.
+export PYTHONDONTWRITEBYTECODE :=
+# For each parser.
+FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 # What benchmarks are made of; every other file of their folder is one.
-BENCH_PARTS := $(addprefix benchmarks/,contenders.py crawls.py meters.py producers.py web.py)
+BENCH_PARTS := $(addprefix benchmarks/,contenders.py crawls.py goals.py meters.py producers.py web.py)
 
-.PHONY: help setup demo crawl test drills bench check format lock docs clean
+.PHONY: help setup demo crawl test drills fuzz bench check format lock docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -41,6 +45,9 @@ test: $(READY)  ## all tests but the long drills, under 10 minutes
 
 drills: $(READY)  ## the long ones: kills, outages, full disks
 	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)
+
+fuzz: $(READY)  ## broken input for every parser, FUZZ_SECONDS (60) each
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
 bench: $(READY)  ## all benchmarks; the last figures are in benchmarks/README.md
 	@for b in $(filter-out $(BENCH_PARTS),$(wildcard benchmarks/[a-z]*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done

@@ -63,7 +63,9 @@ def pages() -> dict[str, str]:
 
 def loaded(body: bytes) -> LoadedPage:
     """A page of an agent of which there is only what its attributes ask for."""
-    agent: Any = SimpleNamespace(max_url_length=2083, options=SimpleNamespace(max_links_per_page=5000))
+    agent: Any = SimpleNamespace(
+        max_url_length=2083, options=SimpleNamespace(max_links_per_page=5000, max_html_bytes=1_000_000)
+    )
     slot: Any = SimpleNamespace(site=SITE, dress=SimpleNamespace(user_agent="lowtide"))
     turn: Any = None
     record = records.Page(site=SITE, path="/", fetched_at=1, outcome="stored", status=200, content_type=KIND)

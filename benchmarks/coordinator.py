@@ -5,6 +5,7 @@
 Four processes make the records. `commit each`: every one writes a record and commits it, as a crawler without a
 coordinator would. `batches`: the same, BATCH_RECORDS to a commit. `stream`: ours, they publish into the results stream,
 from which a coordinator (or two) writes. `tables alone`: no process but this one, which writes records that are there.
+`rows alone`: the same as rows that are there, three statements a batch: what is left is driver and database.
 `backlog`: what records cost that wait for a coordinator, and how fast they go once it is there.
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import multiprocessing
 import statistics
 import sys
 import time
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -30,6 +30,7 @@ from benchmarks import meters  # noqa: E402
 from benchmarks.producers import (  # noqa: E402
     DATABASES,
     KEY,
+    PROCESSES,
     Author,
     Place,
     Worker,
@@ -40,10 +41,12 @@ from benchmarks.producers import (  # noqa: E402
     produce,
 )
 from crawler import records  # noqa: E402
+from crawler.store import rows  # noqa: E402
 from crawler.store.coordinator import GC_ALLOCATIONS  # noqa: E402
 from crawler.store.database import open_database, transaction  # noqa: E402
 from crawler.store.tables import pages  # noqa: E402
-from crawler.store.writing import Stored, store  # noqa: E402
+from crawler.store.upserts import write  # noqa: E402
+from crawler.store.writing import FETCHES, Stored, store, write_pages  # noqa: E402
 from settings import base  # noqa: E402
 
 PRODUCERS = 4
@@ -88,7 +91,7 @@ class Figures(NamedTuple):
 def measure(kind: str, way: str, each: int) -> Figures:
     """One way once, over servers of its own."""
     with place(kind) as ready:
-        over = multiprocessing.get_context("spawn").Event()
+        over = PROCESSES.Event()
         producers, coordinators = _workers(ready, way, each, over)
         for worker in (*producers, *coordinators):
             worker.ready()
@@ -122,6 +125,41 @@ def _workers(ready: Place, way: str, each: int, over: Any) -> tuple[list[Worker]
 
 def tables_alone(kind: str, many: int) -> Figures:
     """`store` on records that are there, batch by batch, as four agents would mix them; decoding is not in it."""
+    return _alone(kind, "tables alone", many, _decoded, store)
+
+
+def rows_alone(kind: str, many: int) -> Figures:
+    """The rows of the same records, which are there."""
+    return _alone(kind, "rows alone", many, _as_rows, _write_rows)
+
+
+def _decoded(entries: list[dict[bytes, bytes]]) -> list[Stored]:
+    return [Stored("1-0", *records.decode(fields), records.is_plain(fields)) for fields in entries]
+
+
+def _as_rows(entries: list[dict[bytes, bytes]]) -> tuple[list[rows.Row], list[rows.Row]]:
+    made = []
+    for stored in _decoded(entries):
+        page = stored.record
+        assert isinstance(page, records.Page)
+        key = rows.site_id(page.site), records.hash64(page.url)
+        made.append((rows.page_row(page, *key, stored.links), rows.fetch_row(page, *key)))
+    return sorted(page for page, _ in made), [fetch for _, fetch in made]
+
+
+def _write_rows(connection: Connection, batch: tuple[list[rows.Row], list[rows.Row]]) -> None:
+    write_pages(connection, batch[0])
+    write(connection, FETCHES, batch[1])
+
+
+def _alone(
+    kind: str,
+    way: str,
+    many: int,
+    ready_made: Callable[[list[dict[bytes, bytes]]], Any],
+    put: Callable[[Connection, Any], object],
+) -> Figures:
+    """One process, batch by batch; only `put` and the commit are measured."""
     with place(kind) as ready:
         entries = [
             {b"v": records.VERSION, b"r": records.encode(page), b"l": links} for page, links in mixed(many)
@@ -131,16 +169,15 @@ def tables_alone(kind: str, many: int) -> Figures:
         gc.set_threshold(GC_ALLOCATIONS)
         server, seconds, cpu = ready.server_cpu(), 0.0, 0.0
         for start in range(0, many, base.BATCH_RECORDS):
-            some = entries[start : start + base.BATCH_RECORDS]
-            batch = [Stored("1-0", *records.decode(fields), records.is_plain(fields)) for fields in some]
+            batch = ready_made(entries[start : start + base.BATCH_RECORDS])
             began, used = time.monotonic(), meters.cpu_seconds()
             with transaction(ready.engine) as connection:
-                store(connection, batch)
+                put(connection, batch)
             seconds += time.monotonic() - began
             cpu += meters.cpu_seconds() - used
         gc.unfreeze()
         costs = [1000 * one / many for one in (0.0, cpu, 0.0, ready.server_cpu() - server)]
-        return Figures(kind, "tables alone", many, many / seconds, *costs, ready.stored())
+        return Figures(kind, way, many, many / seconds, *costs, ready.stored())
 
 
 class Backlog(NamedTuple):
@@ -166,7 +203,7 @@ def backlog(kind: str, many: int) -> Backlog:
         memory = (_memory(client) - before) / many
         some = client.xrange(KEY, count=1_000)
         size = statistics.mean(sum(map(len, fields.values())) for _, fields in some)
-        over = multiprocessing.get_context("spawn").Event()
+        over = PROCESSES.Event()
         over.set()
         worker = Worker(coordinate, ready.valkey.url, ready.database, over)
         worker.ready()
@@ -195,6 +232,7 @@ def all_figures(databases: list[str], rounds: int, share: float) -> Iterator[Fig
                 if not (way == "stream, two" and kind == "sqlite"):  # one writer at a time there
                     yield measure(kind, way, max(100, int(each * share)))
             yield tables_alone(kind, max(400, int(ALONE * share)))
+            yield rows_alone(kind, max(400, int(ALONE * share)))
 
 
 def faults_of(rows: list[Figures], waited: Backlog | None) -> list[str]:

@@ -142,6 +142,7 @@ class Crawl:
         *words: str,
         core: int | None = None,
         profile: Path | None = None,
+        spider: str = "site",
         **given: Any,
     ) -> Run:
         """Start an agent on processor `core`; `profile`: where its samples go."""
@@ -155,7 +156,7 @@ class Crawl:
             # Nothing drains the stream, and agents must not pause for it.
             settings |= {"REDIS_URL": self._server.url, "STREAM_MAX_RECORDS": 10_000_000}
         with meters.on_core(core):
-            self._runs.append(self.place.start("crawl", "site", "--no-summary", *words, env=env, **settings))
+            self._runs.append(self.place.start("crawl", spider, "--no-summary", *words, env=env, **settings))
         return self._runs[-1]
 
     def until(self, condition: Callable[[], object], what: str) -> None:

@@ -36,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import meters  # noqa: E402
 from benchmarks.crawls import KEYS, PATIENCE_SECONDS, Crawl, end_in_order  # noqa: E402
+from benchmarks.goals import Goal, goals_table, goals_told  # noqa: E402
 from benchmarks.simulator.crawl import crawl as simulated  # noqa: E402
 from benchmarks.simulator.instances import REFERENCE, Instance, draw  # noqa: E402
 from benchmarks.simulator.optimum import optimum  # noqa: E402
@@ -362,20 +363,6 @@ def table(rounds: Sequence[Round], size: Size) -> str:
     return "\n".join(lines)
 
 
-class Goal(NamedTuple):
-    """A figure and what it is to be."""
-
-    name: str
-    value: float
-    least: float
-    most: float
-
-    @property
-    def met(self) -> bool:
-        """Whether it is."""
-        return self.least <= self.value <= self.most
-
-
 def goals_of(rounds: Sequence[Round]) -> list[Goal]:
     """Real crawls are as the simulator's, the better policy is better, and who knows nothing loses nothing."""
     runs = list(rounds[0])
@@ -415,14 +402,6 @@ def _ratio_to_simulated(rounds: Sequence[Round], run: str) -> float:
     return float((_of(rounds, run, "hours") / _of(rounds, run, "simulated")).mean())
 
 
-def goals_table(goals: Sequence[Goal]) -> str:
-    """Each with its bounds."""
-    return "\n".join(
-        f"{'met' if goal.met else 'MISSED':<8}{goal.name:<54}{goal.value:>8.3f}   {goal.least:g} .. {goal.most:g}"
-        for goal in goals
-    )
-
-
 def faults_of(rounds: Sequence[Round]) -> list[str]:
     """What must not be, however busy the machine is."""
     return [
@@ -457,11 +436,7 @@ def main(arguments: list[str] | None = None) -> int:
     goals = goals_of(rounds)
     if given.json:
         told = [{run: one._asdict() for run, one in found.items()} for found in rounds]
-        print(
-            json.dumps(
-                {"rounds": told, "goals": [{**one._asdict(), "met": one.met} for one in goals]}, indent=1
-            )
-        )
+        print(json.dumps({"rounds": told, "goals": goals_told(goals)}, indent=1))
     else:
         print(table(rounds, size), goals_table(goals), sep="\n\n")
     faults = faults_of(rounds)

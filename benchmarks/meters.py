@@ -83,13 +83,14 @@ def read_usage(file: Path) -> list[Usage]:
 
 # --- where a crawler spends its time ---
 
+GUARD = "guard, limits, timeouts"
 # A stack counts for the first entry that its innermost matching frame has: end of the file's path, function ("" =
 # any), part. What matches nothing is the event loop, which is no Python.
 PARTS = (
     ("crawler/agent/links.py", "document", "parse"),
     ("crawler/agent/links.py", "_parsable", "parse"),
-    ("crawler/agent/links.py", "_as_utf8", "parse"),
-    ("crawler/agent/links.py", "_declared", "parse"),
+    ("crawler/agent/links.py", "parsed", "parse"),
+    ("crawler/agent/charset.py", "", "parse"),
     ("crawler/agent/links.py", "robots_directives", "meta robots"),
     ("crawler/agent/links.py", "", "links, canonical"),
     ("crawler/sites/canonical.py", "", "links, canonical"),
@@ -114,14 +115,26 @@ PARTS = (
     ("crawler/records.py", "_digest", "out-link hashes"),
     ("crawler/records.py", "", "records"),
     ("crawler/agent/robots.py", "", "robots.txt"),
-    ("protego", "", "robots.txt"),
+    ("crawler/agent/robots_file.py", "", "robots.txt"),
+    # Head lines are counted where they are gathered, so that gathering counts too.
+    ("crawler/agent/transfer.py", "_on_open_socket", GUARD),
+    ("crawler/agent/transfer.py", "_on_header", GUARD),
+    ("crawler/agent/transfer.py", "_refused", GUARD),
+    ("crawler/agent/transfer.py", "_sent_too_often", GUARD),
+    ("crawler/agent/transfer.py", "note_times", GUARD),
+    ("crawler/agent/wire.py", "_sweep", GUARD),
+    ("crawler/agent/download.py", "_limits", GUARD),
+    ("crawler/agent/download.py", "_allowed", GUARD),
+    ("crawler/agent/guard.py", "", GUARD),
+    ("crawler/agent/limits.py", "", GUARD),
+    ("crawler/agent/patience.py", "", GUARD),
+    ("crawler/agent/traps.py", "", GUARD),
+    ("crawler/agent/daily.py", "", GUARD),
     ("crawler/agent/transfer.py", "", "download"),
     ("crawler/agent/wire.py", "", "download"),
     ("crawler/agent/download.py", "", "download"),
     ("crawler/agent/names.py", "", "download"),
     ("crawler/agent/lines.py", "", "download"),
-    ("crawler/agent/guard.py", "", "download"),
-    ("crawler/agent/limits.py", "", "download"),
     ("crawler/agent/outbox.py", "", "publish, lease"),
     ("crawler/agent/leasing.py", "", "publish, lease"),
     ("crawler/agent/session.py", "", "publish, lease"),

@@ -163,14 +163,17 @@ def mixed(many: int, agents: int = 4) -> list[Result]:
 
 # --- processes ---
 
+# Forked from one that has imported all this and has no threads: to import it anew takes each process half a second.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["benchmarks.producers"])
+
 
 class Worker:
     """A process that gets ready, begins when told, says when it is done, and stays until its CPU time was read."""
 
     def __init__(self, work: Callable[..., None], *given: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._near, far = context.Pipe()
-        self.process = context.Process(target=_obey, args=(far, work, *given), daemon=True)
+        self._near, far = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(target=_obey, args=(far, work, *given), daemon=True)
         self.process.start()
         self._cpu = 0.0
 

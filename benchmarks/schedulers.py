@@ -29,6 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.goals import Goal, goals_table, goals_told  # noqa: E402
 from benchmarks.simulator.cases import CASES  # noqa: E402
 from benchmarks.simulator.crawl import Crawl, crawl  # noqa: E402
 from benchmarks.simulator.instances import REFERENCE, Case, draw  # noqa: E402
@@ -168,20 +169,6 @@ def cost_of(view: SiteView, policy: str) -> Cost:
 # --- goals ---
 
 
-class Goal(NamedTuple):
-    """A figure and what it is to be."""
-
-    name: str
-    value: float
-    least: float
-    most: float
-
-    @property
-    def met(self) -> bool:
-        """Whether it is."""
-        return self.least <= self.value <= self.most
-
-
 def goals_of_reference(found: Results) -> list[Goal]:
     """The paper's results, and what the better policies owe."""
     below = {
@@ -302,15 +289,6 @@ def costs_table(costs: list[Cost]) -> str:
     return "\n".join(lines)
 
 
-def goals_table(goals: list[Goal]) -> str:
-    """Each with its bounds."""
-    lines = [
-        f"{'met' if goal.met else 'MISSED':<8}{goal.name:<68}{goal.value:>8.3f}   {goal.least:g} .. {goal.most:g}"
-        for goal in goals
-    ]
-    return "\n".join(lines)
-
-
 def _spread(values: np.ndarray) -> float:
     return float(SPREAD * values.std() / len(values) ** 0.5)
 
@@ -385,7 +363,7 @@ def as_json(
             for name, found in cases.items()
         },
         "costs": [one._asdict() for one in costs],
-        "goals": [{**goal._asdict(), "met": goal.met} for goal in goals],
+        "goals": goals_told(goals),
     }
 
 

@@ -45,6 +45,8 @@ NAMES = {
 }
 # Commands that an agent sends for each page, a script being one and publishing left out.
 COMMANDS_A_PAGE = 0.05
+# CPU-ms that guard, limits, timeouts and traps may take of a page, by profile.
+GUARD_A_PAGE = 0.1
 # Which of them are ours, and what they are told.
 OURS: dict[str, dict[str, Any]] = {
     "ours": {"ARCHIVE_CONTENT_TYPES": "", "LANGUAGE_ENABLED": False},
@@ -233,6 +235,9 @@ def profile_lines(file: Path, cost: float) -> list[str]:
     lines = [f"{'part':<28}{'share':>7}{'CPU-ms a page':>15}   ({every:,} samples)"]
     for part, many in [*large.items(), ("smaller ones", rest)]:
         lines.append(f"{part:<28}{many / every:>7.1%}{many / every * cost:>15.3f}")
+    guard = parts[meters.GUARD] / every * cost
+    verdict = "met" if guard <= GUARD_A_PAGE else "MISSED"
+    lines.append(f"{meters.GUARD}: {guard:.3f} CPU-ms a page ({verdict}: at most {GUARD_A_PAGE:g})")
     lines += [f"of all of these, collecting garbage: {found['collecting'] / found['cpu']:.1%}", ""]
     for (part, function), many in functions.most_common(FUNCTIONS_SHOWN):
         lines.append(f"{many / every:>7.1%}{many / every * cost:>8.3f} ms  {part:<26} {function}")

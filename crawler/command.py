@@ -18,6 +18,8 @@ from scrapy.exceptions import IgnoreRequest, UsageError
 from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 
 from crawler import options as our_options
+from crawler import start
+from crawler.printable import guard_log, printable_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+    from sqlalchemy import Engine
 
     from crawler.options import Options
+
+start.look_rarely()
 
 # Settings of scrapy-redis and of plug-ins that Scrapy's defaults do not list.
 _FOREIGN = frozenset(
@@ -74,7 +79,8 @@ def checked(settings: BaseSettings) -> Options:
 
 
 def quieten(settings: BaseSettings) -> None:
-    """Keep libraries' chatter out of the log, unless LOG_LEVEL is DEBUG."""
+    """Keep libraries' chatter out of the log, unless LOG_LEVEL is DEBUG, and strangers' words from forging it."""
+    guard_log()
     if settings["LOG_LEVEL"] != "DEBUG":
         # A filter, since configuring the log resets levels.
         for name in _CHATTER:
@@ -119,9 +125,17 @@ _CODES = {
 
 
 def exit_code_of(crawler: Crawler) -> int:
-    """The exit code for a crawl that is over; 1 for one that never began."""
+    """The exit code for a crawl that is over; 1 for one that never began, unless it was told to end before it could."""
     reason = crawler.stats.get_value("finish_reason") if crawler._stats else None
-    return 1 if reason is None else _CODES.get(str(reason), 0)
+    if reason is None:
+        return 0 if _ended_in_time(crawler) else 1
+    return _CODES.get(str(reason), 0)
+
+
+def _ended_in_time(crawler: Crawler) -> bool:
+    """Whether a signal came before anything was asked for: Scrapy then ends the process and closes no spider."""
+    began = crawler.engine.running or crawler.engine._stopping if crawler.engine else False
+    return not began and not crawler.crawling
 
 
 @contextmanager
@@ -149,7 +163,6 @@ def _foreseen() -> tuple[type[Exception], ...]:
 
     return (
         CommandError,
-        our_options.OptionError,
         ServerAwayError,
         OperationError,
         ServerError,
@@ -162,6 +175,8 @@ class LowtideCommand(ScrapyCommand):
 
     requires_project = True
     requires_crawler_process = False
+    # Whether it calls a user's spiders and pipelines.
+    runs_spiders = False
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Take over the command line's settings and check them all."""
@@ -175,10 +190,14 @@ class LowtideCommand(ScrapyCommand):
         return checked(self.settings)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do the work; an error that was foreseen becomes one line and exit code 1."""
+        """Do the work; an error that was foreseen becomes one line and exit code 1, or 2 if it is a setting's."""
+        if not self.runs_spiders:
+            start.end_quickly()
         try:
             with until_nobody_reads():
                 self.exitcode = self.work(args, opts) or 0
+        except our_options.OptionError as error:
+            raise UsageError(str(error), print_help=False) from None
         except _foreseen() as error:
             self.fail(str(error))
 
@@ -186,7 +205,19 @@ class LowtideCommand(ScrapyCommand):
         """The command itself; an exit code, or None for 0."""
         raise NotImplementedError
 
+    def tables(self) -> Engine:
+        """The tables of this crawl; CommandError where there are none yet, OptionError where they were not named."""
+        from crawler.store import operating
+        from crawler.store.joining import require_tables
+
+        assert self.settings is not None
+        require_tables(self.settings, self.options)
+        engine = operating.the_tables(self.options)
+        if engine is None:
+            raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
+        return engine
+
     def fail(self, message: str) -> None:
         """Say what went wrong; the exit code is 1."""
-        print(f"lowtide: {message}", file=sys.stderr)
+        print(f"lowtide: {printable_lines(message)}", file=sys.stderr)
         self.exitcode = 1

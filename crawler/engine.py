@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
 
 def check(crawler: Crawler) -> None:
@@ -40,6 +41,18 @@ def starting(crawler: Crawler) -> bool:
     """Whether the spider's `start` may still give requests."""
     engine = crawler._engine
     return engine is None or engine._start is not None
+
+
+def closing(crawler: Crawler) -> bool:
+    """Whether the spider is being closed: the engine waits for what is under way, and nothing more should be begun."""
+    engine = crawler._engine
+    return engine is None or engine._slot is None or engine._slot.closing is not None
+
+
+async def download(crawler: Crawler, request: Request) -> Response:
+    """Fetch past the scheduler, through all downloader middlewares; raises what they and the handler raise."""
+    response: Response = await crawler.engine.download_async(request)
+    return response
 
 
 async def close(crawler: Crawler, reason: str) -> None:

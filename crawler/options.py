@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -19,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from crawler.records import WORKS
+from crawler.records import WORKS, Work
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -32,6 +33,7 @@ AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
 AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 SomeSeconds = Annotated[float, msgspec.Meta(gt=0)]
+AboveZero = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class OptionError(ValueError):
@@ -48,6 +50,12 @@ class SiteOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay_seconds: Seconds | None = None  # None: DOWNLOAD_DELAY
     connections: AtLeast1 = 1
     proxy: str = ""
+
+
+# The value of RECRAWL_MODE by which every page is asked after the same time.
+PLAIN = "interval"
+# Of RECHECK_INTERVAL_SECONDS, until the pages of a new site are looked at for those that are worth a visit already.
+FIRST_LOOK_SHARE = 0.02
 
 
 class Options(msgspec.Struct, frozen=True, rename=str.upper):
@@ -71,6 +79,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     when_idle: Literal["stop", "wait"]
     walk_again: bool
     with_works: str
+    work_slots: dict[Work, AtLeast1]
     scope: Literal["seeds", "host", "domain", "any"]
     scope_include: str
     scope_exclude: str
@@ -78,17 +87,35 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     max_pages_per_site: AtLeast0
     max_depth: AtLeast0
     max_links_per_page: AtLeast1
+    max_html_bytes: AtLeast1
+    trap_pages: AtLeast0
+    site_requests_per_day: AtLeast0
+    site_bytes_per_day: AtLeast0
     download_delay: Seconds
     download_timeout: Seconds
     site_overrides: dict[str, SiteOverride]
     max_tries: AtLeast1
     retry_delay_seconds: Seconds
+    site_probe_seconds: SomeSeconds
     max_crawl_delay_seconds: Seconds
+    recheck_interval_seconds: Seconds
+    recheck_method: Literal["get", "head"]
+    recrawl_mode: str
+    recheck_requests_per_hour: AtLeast0
+    recheck_bytes_per_hour: AtLeast0
+    recheck_longest_seconds: SomeSeconds
+    revive_first_seconds: SomeSeconds
+    revive_second_seconds: SomeSeconds
     robots_max_bytes: AtLeast1
     robots_lifetime_seconds: SomeSeconds
     connect_timeout_seconds: SomeSeconds
     head_timeout_seconds: SomeSeconds
     body_timeout_seconds: SomeSeconds
+    adaptive_timeouts: bool
+    least_connect_seconds: SomeSeconds
+    least_head_seconds: SomeSeconds
+    least_body_seconds: SomeSeconds
+    timeout_probe_share: Annotated[float, msgspec.Meta(ge=0, le=1)]
     max_header_bytes: AtLeast1
     max_header_fields: AtLeast1
     http2_enabled: bool
@@ -100,6 +127,22 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     batch_seconds: SomeSeconds
     batch_records: AtLeast1
     fetches_days: Annotated[float, msgspec.Meta(ge=0)]
+    visits_days: Annotated[float, msgspec.Meta(ge=0)]
+    checks_days: Annotated[float, msgspec.Meta(ge=0)]
+    health_days: Annotated[float, msgspec.Meta(ge=0)]
+    status_interval_seconds: SomeSeconds
+    status_by_traffic: bool
+    status_tries: AtLeast1
+    status_delay_seconds: SomeSeconds
+    status_error_patterns: str
+    status_depth: AtLeast0
+    status_links: AtLeast0
+    status_slots: AtLeast1
+    status_slow_slots: AtLeast1
+    status_damping_seconds: Seconds
+    status_command: str
+    status_webhook: Annotated[str, msgspec.Meta(pattern="^(https?://.*)?$")]
+    status_hook_timeout_seconds: SomeSeconds
     page_pipelines: dict[str, int | None]
     language_enabled: bool
     keywords_per_page: AtLeast0
@@ -117,6 +160,19 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     listen_packet_bytes: Annotated[int, msgspec.Meta(ge=64, le=1_000_000)]
     listen_seconds: SomeSeconds
     listen_spool_bytes: AtLeast1
+    convert_processes: AtLeast0
+    domain_private_suffixes: bool
+    community_resolution: AboveZero
+    rank_mode: str
+    rank_block: Literal["site", "domain", "community"]
+    rank_damping: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    live_view: bool
+    dashboard_address: str
+    dashboard_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    dashboard_password: str
+    national_domain: Annotated[str, msgspec.Meta(min_length=2)]
+    domestic_networks: str
+    resolve_domains: bool
 
     @property
     def var(self) -> Path:
@@ -129,6 +185,17 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         return self.database_url or f"sqlite:///{quote(str(self.var / 'crawl.db'))}"
 
     @property
+    def revive_delays(self) -> tuple[float, float]:
+        """Seconds after which a silent page is asked again, the first time and the second."""
+        return self.revive_first_seconds, self.revive_second_seconds
+
+    @property
+    def first_recheck_seconds(self) -> float:
+        """Seconds after its load until recheck looks at a page's site; 0: never."""
+        share = 1.0 if self.recrawl_mode == PLAIN else FIRST_LOOK_SHARE
+        return self.recheck_interval_seconds * share
+
+    @property
     def archive_folder(self) -> Path:
         """Where the archive of this machine lies."""
         return self.var / "archive"
@@ -139,17 +206,42 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         return tuple(word.strip().lower() for word in self.archive_content_types.split(",") if word.strip())
 
     @property
-    def works(self) -> tuple[str, ...]:
+    def works(self) -> tuple[Work, ...]:
         """The works that WITH_WORKS adds to the spider's own; OptionError for an unknown one."""
         named = tuple(word.strip() for word in self.with_works.split(",") if word.strip())
         unknown = [word for word in named if word not in WORKS]
         if unknown:
             raise OptionError(f"WITH_WORKS names {unknown[0]!r}; wanted some of {', '.join(WORKS)}")
-        return named
+        if "status" in self.work_slots:
+            raise OptionError(
+                "WORK_SLOTS has 'status', which has slots of its own; wanted STATUS_SLOTS for it"
+            )
+        return named  # type: ignore[return-value]
+
+    @property
+    def error_pages(self) -> tuple[re.Pattern[str], ...]:
+        """STATUS_ERROR_PATTERNS, compiled; OptionError for one that is no pattern."""
+        lines = [line.strip() for line in self.status_error_patterns.splitlines()]
+        try:
+            return tuple(re.compile(line) for line in lines if line)
+        except re.error as error:
+            raise OptionError(
+                f"STATUS_ERROR_PATTERNS has {error.pattern!r}: {error}; wanted regular expressions, one per line"
+            ) from None
+
+    @property
+    def status_command_words(self) -> list[str]:
+        """STATUS_COMMAND as program and arguments; OptionError where its quotes do not match."""
+        try:
+            return shlex.split(self.status_command)
+        except ValueError as error:
+            raise OptionError(
+                f"STATUS_COMMAND is {self.status_command!r}: {error}; wanted words as in a shell"
+            ) from None
 
 
 # Settings that are mappings, as JSON where they are given as text.
-MAPPINGS = frozenset({"SITE_OVERRIDES", "SITE_SCHEDULER_OPTIONS"})
+MAPPINGS = frozenset({"SITE_OVERRIDES", "SITE_SCHEDULER_OPTIONS", "WORK_SLOTS"})
 NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
 _FIELD = re.compile(r"\$\.(\w+)")
 _PLAIN_WORDS = (
@@ -167,7 +259,7 @@ def read(settings: BaseSettings) -> Options:
         options = msgspec.convert(raw, Options, strict=False)
     except msgspec.ValidationError as error:
         raise _explain(error, settings) from None
-    _ = options.works
+    _ = options.works, options.error_pages, options.status_command_words
     return options
 
 

@@ -22,13 +22,40 @@ _PACKED = b"\x78"
 # Bytes of JSON that a packed record may have: a few bytes can stand for any number.
 LARGEST_RECORD = 16_000_000
 
-# How the turn of a page ended. `denied`: robots.txt forbids it, never fetched.
+# How the turn of a page ended. `denied`: robots.txt forbids it or it is of a trap, never fetched.
 # `filtered`: fetched, but of a kind that is not kept.
 PageOutcome = Literal["stored", "redirected", "duplicate", "failed", "denied", "filtered"]
+# Where a page is in its life (crawler.states, paper 001).
+PageState = Literal["init", "visited", "no_response_1", "no_response_2", "dead"]
+# What a page that was asked again said of itself. `unchanged`, `changed`: by its validators. `answers`: it does again.
+# `silent`: no answer, or 404 or 410. `delayed`: not now, or not to us.
+Answer = Literal["unchanged", "changed", "answers", "silent", "delayed"]
 OrderWord = Literal["pause", "resume", "block", "budget", "forget"]
 Work = Literal["site", "recheck", "revive", "status"]
+# Paper 002's four; what each means: crawler/health.py.
+SiteHealth = Literal["normal", "delayed", "disconnected", "error"]
 # In the order in which idle slots ask for them.
 WORKS: tuple[Work, ...] = ("site", "recheck", "revive", "status")
+
+
+# What a status that is no HTTP status means, in words.
+STATUS_WORDS = {
+    -1: "name not found",
+    -2: "refused",
+    -3: "connect timeout",
+    -4: "head timeout",
+    -5: "body timeout",
+    -6: "connection lost",
+    -7: "TLS",
+    -8: "cut short",
+    -9: "robots.txt",
+    -10: "address refused",
+    -11: "too large",
+    -12: "malformed answer",
+    -13: "other",
+    -14: "middleware",
+    -15: "trap",
+}
 
 
 class RecordError(ValueError):
@@ -83,6 +110,31 @@ class Page(_Record, tag="page", tag_field="kind"):
     warc_offset: int = 0  # first byte of its record there
     warc_length: int = 0  # bytes of the record, compressed
     extracted_at: int = 0  # when it was made anew from the archive, which is no fetch; 0: by its fetch
+
+    @property
+    def url(self) -> str:
+        """The canonical URL."""
+        return self.site + self.path
+
+
+class Asked(_Record, tag="asked", tag_field="kind"):
+    """A page that is known was asked again, and what it answered; where its body came a `Page` says so instead."""
+
+    site: str
+    path: str
+    work: Work  # recheck or revive
+    asked_at: int  # milliseconds since 1970 on the agent's clock
+    before: PageState  # as it was when the question was packed: of a page that is elsewhere by now it says nothing
+    answer: Answer
+    status: int  # HTTP status; negative where no answer came (crawler.agent.errors)
+    error: str = ""  # one line, for people
+    etag: str = ""
+    last_modified: str = ""  # as the server wrote it
+    address: str = ""  # of the server that answered
+    latency_ms: int = 0  # until the head of the answer
+    connect_ms: int | None = None  # as in Page
+    head_ms: int | None = None
+    body_ms: int | None = None
 
     @property
     def url(self) -> str:
@@ -156,6 +208,28 @@ class Visit(_Record, tag="visit", tag_field="kind"):
     hours_open: str = ""  # robots.txt's Visit-time as HHMM-HHMM, UTC; empty: it has none
 
 
+class Health(_Record, tag="health", tag_field="kind"):
+    """How a site was when it was checked, or seen by the way: one page's answer, or several if it was asked deeper.
+
+    What is told is of the page that fared worst.
+    """
+
+    site: str
+    checked_at: int  # milliseconds since 1970 on the agent's clock, taken when the answer was there
+    health: SiteHealth
+    status: int  # HTTP status; negative where no answer came (crawler.agent.errors)
+    path: str = "/"
+    pages: int = 1  # that were asked
+    tries: int = 1  # until the verdict
+    seen_by: Literal["check", "traffic"] = "check"  # asked for this, or seen while its pages were loaded
+    latency_ms: int | None = None  # to the head of the answer, name and connection included; None: none came
+    connect_ms: int | None = None  # TLS included; None: the connection was there, or none came
+    head_ms: int | None = None  # from the request's end to the head's
+    body_ms: int | None = None  # from the head's end to the body's
+    address: str = ""  # of the server that answered
+    error: str = ""  # one line, for people
+
+
 class RunMoment(_Record, tag="run", tag_field="kind"):
     """An agent's start or end."""
 
@@ -166,7 +240,7 @@ class RunMoment(_Record, tag="run", tag_field="kind"):
     scheduler: str = ""
 
 
-Record = Page | SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit
+Record = Page | Asked | SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit | Health
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
@@ -185,15 +259,15 @@ def encode(record: Record) -> bytes:
 
 def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
     """A record and its packed out-links from the fields of a stream entry; RecordError if it is none."""
-    version = fields.get(b"v")
+    version, text = fields.get(b"v"), fields.get(b"r", b"")
     if version != VERSION:
         raise RecordError(f"record version {version!r}: wanted {VERSION!r}")
-    if why := fields.get(b"why"):
+    if b"why" in fields and (why := fields[b"why"]):
         raise RecordError(why.decode(errors="replace"))
     try:
-        record = _decoder.decode(_unpacked(fields.get(b"r", b"")))
+        record = _decoder.decode(_unpacked(text) if text[:1] == _PACKED else text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{error}: {fields.get(b'r', b'')[:200]!r}") from None
+        raise RecordError(f"{error}: {text[:200]!r}") from None
     links = fields.get(b"l", b"")
     if len(links) % 8:
         raise RecordError(f"{len(links)} bytes of links: wanted a multiple of 8")
@@ -219,9 +293,7 @@ def pack(encoded: bytes) -> bytes:
 
 
 def _unpacked(field: bytes) -> bytes:
-    """The JSON of a record's field; RecordError where it is packed and cannot be unpacked, or is too large."""
-    if field[:1] != _PACKED:
-        return field
+    """The JSON of a packed record's field; RecordError where it cannot be unpacked, or is too large."""
     unpacker = isal_zlib.decompressobj()
     try:
         text: bytes = unpacker.decompress(field, LARGEST_RECORD)
@@ -232,9 +304,15 @@ def _unpacked(field: bytes) -> bytes:
     return text
 
 
+def status_in_words(status: int) -> str:
+    """For people: `HTTP 404`, or why no answer came."""
+    return STATUS_WORDS.get(status, f"HTTP {status}" if status > 0 else str(status))
+
+
 def hash64(text: str) -> int:
     """The signed 64-bit hash that stands for a URL or a site in tables and out-links."""
-    return int.from_bytes(_digest(text), "little", signed=True)
+    number: int = _signed(_digest(text))[0]
+    return number
 
 
 def pack_links(urls: Iterable[str]) -> bytes:
@@ -252,6 +330,7 @@ def hash_of(text: str) -> int:
     return int.from_bytes(_digest(text), "little")
 
 
+_signed = struct.Struct("<q").unpack
 # Copied for each text: that takes half the time of making one.
 _blank = blake2b(digest_size=8)
 

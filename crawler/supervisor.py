@@ -113,7 +113,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             process_group=0,
             env={**os.environ, **self._environment},
-            preexec_fn=partial(_end_with_parent, os.getpid()),
+            preexec_fn=partial(end_with_parent, os.getpid()),
         )
         self._command = self._again
 
@@ -202,7 +202,7 @@ class Supervisor:
 
 def agent_command(spider: str, arguments: Sequence[str]) -> list[str]:
     """The command line of one agent."""
-    return [sys.executable, "-m", "scrapy", "crawl", spider, *arguments]
+    return [sys.executable, "-m", "crawler.start", "crawl", spider, *arguments]
 
 
 def numbered_file(uri: str, number: int) -> str:
@@ -213,7 +213,7 @@ def numbered_file(uri: str, number: int) -> str:
     return f"{head}-{number}.{tail}"
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """In the child: drain and end when the supervisor dies, however it dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -39,12 +39,27 @@ SCOPE_INCLUDE = ""
 SCOPE_EXCLUDE = ""
 # How many sites the crawl may know; 0: no limit. Counted where sites are queued, so it holds over all agents.
 MAX_SITES = 0
-# How many pages of one site are fetched; 0: no limit. The bound that stops calendars and other traps.
+# How many pages of one site are fetched; 0: no limit. The bound that stops calendars and other traps. It bounds memory
+# too: of a site ten times as many URLs are known at most, and 10,000 at least.
 MAX_PAGES_PER_SITE = 10_000
 # Links from the first page of a site that are followed; 0: no limit.
 MAX_DEPTH = 0
 # Links of one page that are looked at; the rest is left. Keeps a hostile page from filling the frontier.
 MAX_LINKS_PER_PAGE = 5_000
+# Bytes of a page that are parsed for links, title and text; what was left out is told in its record, and stored all the
+# same. A megabyte of hostile HTML takes 0.5 s, in which the agent does nothing else.
+MAX_HTML_BYTES = 1_000_000
+# So many pages in a row whose URLs differ in numbers alone (calendars, session numbers) and that show nothing
+# new, yet lead to URLs nobody knew, are a trap: what is left of their kind is not fetched, nor are folders that
+# repeat (`/a/b/a/b/a/b`). 0: off, and MAX_PAGES_PER_SITE alone ends them. So many, since an honest year may be
+# empty.
+TRAP_PAGES = 100
+# Requests that one site gets within a day, robots.txt among them, and bytes of bodies; 0: no limit. Then it goes
+# back and is gone on with on the next day, which begins at 0:00 UTC by the server's clock. Held over all agents,
+# since the count goes with the site: for sites whose owner asks for so much and no more, whatever the pause
+# between two requests is.
+SITE_REQUESTS_PER_DAY = 0
+SITE_BYTES_PER_DAY = 0
 # Walk sites anew that an earlier crawl finished (`--again`).
 WALK_AGAIN = False
 
@@ -79,9 +94,12 @@ HOUR_SECONDS = 3600.0
 LEASE_SECONDS = 30.0
 # What an agent does when no site is left: `stop`, or `wait` for seeds that arrive later.
 WHEN_IDLE = "stop"
-# Works an agent does beside its spider's own, comma-separated (`--with recheck,revive`). No effect yet: `site` is
-# the only work there is.
+# Works an agent does beside its spider's own, comma-separated (`--with recheck,revive`), so that looking after pages
+# needs no agents of its own.
 WITH_WORKS = ""
+# Slots that a work has for itself, out of SITE_SLOTS: `{"revive": 8}`, in `-s` and in the environment as JSON. Without
+# one the slots follow what is due; loading keeps at least half of them while it has sites.
+WORK_SLOTS: dict[str, int] = {}
 
 # --- Manners ----------------------------------------------------------------------------------------------
 
@@ -94,6 +112,10 @@ DOWNLOAD_DELAY = 1.0
 # DOWNLOAD_DELAY; a longer Crawl-delay still wins), `connections` (requests at a time), `proxy` (a URL). In `-s` and
 # in the environment as JSON.
 SITE_OVERRIDES: dict[str, object] = {}
+# How long a site that does not answer is left alone, all its pages with it, before robots.txt is asked of it; doubled
+# from time to time. After MAX_TRIES times its pages have failed. Two straight pages without a connection are enough,
+# so that a dead site costs two pages' time and not two hundred's; without a head robots.txt is asked as well.
+SITE_PROBE_SECONDS = 60.0
 # A longer Crawl-delay is cut to this: some files ask for days.
 MAX_CRAWL_DELAY_SECONDS = 120.0
 # Turns a page gets when its site does not answer, or answers with 5xx.
@@ -102,8 +124,32 @@ MAX_TRIES = 3
 RETRY_DELAY_SECONDS = 5.0
 # Bytes of robots.txt that are read (RFC 9309 asks for 500 KiB at least).
 ROBOTS_MAX_BYTES = 512_000
-# Age at which robots.txt is read anew (RFC 9309: at most a day).
+# Age at which robots.txt is read anew, also in the middle of a visit (RFC 9309: at most a day).
 ROBOTS_LIFETIME_SECONDS = 86_400.0
+
+# --- Recheck and revive -----------------------------------------------------------------------------------
+
+# How long after a page was last asked recheck asks whether it has changed, on average over all pages: the modes ask
+# some sooner and others later. 0: never.
+RECHECK_INTERVAL_SECONDS = 604_800.0
+# Which pages recheck asks: a mode of crawler.recrawl (`default`, `importance`, `freshness`, `staleness`, `paper`,
+# `round_robin`, `change_frequency`, `importance_proportional`) or a dotted path, which weigh what a visit is worth
+# against what it costs, so that the same number of visits keeps more of the copy fresh; or `interval`: every page after
+# RECHECK_INTERVAL_SECONDS, whatever became of it.
+RECRAWL_MODE = "default"
+# What rechecking may cost, over all agents; 0: as many requests as ask every page once in RECHECK_INTERVAL_SECONDS,
+# and any number of bytes. Not for RECRAWL_MODE `interval`.
+RECHECK_REQUESTS_PER_HOUR = 0
+RECHECK_BYTES_PER_HOUR = 0
+# The promise for pages that are worth no visit: they are asked after this all the same.
+RECHECK_LONGEST_SECONDS = 2_592_000.0
+# How recheck asks: `get`, conditional, so that what has changed comes with the answer; or `head`, as in paper 001: what
+# has changed is sent back to loading. A GET that is answered with 304 costs a site no more than a HEAD.
+RECHECK_METHOD = "get"
+# How long after its first failure revive asks a page, and how long after that the second time, when it revives or dies.
+# Paper 001 names no delays; without any an outage of a minute would end the life of every page on the site.
+REVIVE_FIRST_SECONDS = 3600.0
+REVIVE_SECOND_SECONDS = 86_400.0
 
 # --- Limits of one download -------------------------------------------------------------------------------
 
@@ -112,6 +158,19 @@ ROBOTS_LIFETIME_SECONDS = 86_400.0
 CONNECT_TIMEOUT_SECONDS = 15.0
 HEAD_TIMEOUT_SECONDS = 10.0
 BODY_TIMEOUT_SECONDS = 20.0
+# Whether a page's first tries wait no longer than its site's own times say (mean and four deviations), within
+# the limits above; its last try, robots.txt and requests of a spider's own have these whole. On: where some
+# pages hang, a URL costs a sixth less of a slot's time; where none does, 3 % more at most. Of the pages that the
+# limits above load at most 0.03 % are lost (benchmarks/README.md, timeouts.py).
+ADAPTIVE_TIMEOUTS = True
+# What such a limit is at least: a packet that is lost once comes again after a second, and a page may be far
+# larger than those before it.
+LEAST_CONNECT_SECONDS = 2.0
+LEAST_HEAD_SECONDS = 2.0
+LEAST_BODY_SECONDS = 4.0
+# Share of requests that are waited for as long as the settings allow, whatever their site's times say: what
+# takes longer than a limit is never seen, so limits would only fall. 0: none.
+TIMEOUT_PROBE_SHARE = 0.02
 # Scrapy's one limit for all: where it, or a spider's `download_timeout`, is shorter than a stage's, it holds for that
 # stage. 0: none.
 DOWNLOAD_TIMEOUT = 0.0
@@ -135,7 +194,6 @@ PAGE_PIPELINES = {
     "crawler.pipelines.keywords.Keywords": 220,
     "crawler.pipelines.links.Links": 300,
     "crawler.pipelines.archive.Archive": 800,
-    "crawler.pipelines.publish.Publish": 900,
 }
 # Whether a page's language is told: some 0.05 CPU-ms a page. Off leaves the field empty (docs/extending.md, "What a
 # record says").
@@ -170,6 +228,46 @@ BATCH_RECORDS = 2_000
 # How long the history keeps a turn (table `fetches`), in days; 0: for ever. A page's own row stays whatever this says.
 # Coordinators take older turns away a little at a time.
 FETCHES_DAYS = 0.0
+# The same for what was seen of sites' load (table `visits`): what is half a year old counts for less than a hundredth.
+VISITS_DAYS = 180.0
+# The same for other crawlers' checks (table `checks`).
+CHECKS_DAYS = 0.0
+# The same for our own checks of sites (table `health`), a row for each: 288 a day and site at the interval below.
+HEALTH_DAYS = 90.0
+
+# --- Status of sites (the work `status`) -------------------------------------------------------------------
+
+# How often each site is asked for its status.
+STATUS_INTERVAL_SECONDS = 300.0
+# Whether loading tells of sites' status too, once per site and interval and when it changes: a site in hand is asked by
+# nobody beside, since one agent holds it.
+STATUS_BY_TRAFFIC = True
+# Tries until a site counts as disconnected or delayed (paper 002's crawler.retry.count), each after the pause between
+# its pages: one lost packet is no outage.
+STATUS_TRIES = 3
+# A site whose answer takes longer is delayed (paper 002's crawler.socket.timeout). How long is waited at all is said by
+# CONNECT_TIMEOUT_SECONDS and its like.
+STATUS_DELAY_SECONDS = 3.0
+# Regular expressions, one per line: a page that answers 2xx and whose text has one of them is an error page after all
+# (`ORA-\d{5}`, `Fatal error: Uncaught`). Searched in the first 512 kB (ROBOTS_MAX_BYTES).
+STATUS_ERROR_PATTERNS = ""
+# Pages behind the site's first page that are asked as well (paper 002's depth and sub_cnt): links so far from it, 0
+# none, and so many of them at most. The site is as its worst page.
+STATUS_DEPTH = 0
+STATUS_LINKS = 10
+# Sites one agent checks at a time. Those that take longer than a second do not count, up to so many: what hangs must
+# not hold up the others.
+STATUS_SLOTS = 512
+STATUS_SLOW_SLOTS = 1000
+# Changes of a site's status are told at once, but a third one soon after is flapping and waits: each counts 1, halved
+# in so many seconds, and from 2.5 on nothing is told until it is below 1. 0: all are told.
+STATUS_DAMPING_SECONDS = 1800.0
+# Who is told of changes, beside the log: a command, given one JSON object on its standard input (words as in a shell,
+# but no shell runs it), and a URL, to which that is posted. Both at least once; one that fails is asked again.
+STATUS_COMMAND = ""
+STATUS_WEBHOOK = ""
+# What a hook may take; a command is ended then.
+STATUS_HOOK_TIMEOUT_SECONDS = 10.0
 
 # --- Packets from other crawlers (scrapy listen) ----------------------------------------------------------
 
@@ -196,6 +294,51 @@ LISTEN_PACKET_BYTES = 16_384
 LISTEN_SECONDS = 10.0
 # Bytes of checks kept in memory while Redis is away; then nothing is read any more, and senders wait.
 LISTEN_SPOOL_BYTES = 16_000_000
+
+# --- Converting (scrapy convert) --------------------------------------------------------------------------
+
+# Converters that read side by side, and threads that write; 0: as many as this machine has processors. What comes out
+# is the same. Fewer, where a crawl on the same machine should not feel it; MariaDB is read by one in any case.
+CONVERT_PROCESSES = 0
+# Whether names below those under which anybody can have a site (github.io, blogspot.com) are domains of their own: two
+# blogs there have two owners, so a rank within the domain, or a share of it, is each one's own.
+DOMAIN_PRIVATE_SUFFIXES = True
+# Size of the communities that are found in the links between sites: above 1 more and smaller ones. At 1 they are few:
+# of 580 planted ones in 10,000 sites 74 are told apart, of 13,381 in 400,000 some 260.
+COMMUNITY_RESOLUTION = 1.0
+
+# --- Ranking (scrapy rank) --------------------------------------------------------------------------------
+
+# How: `exact` is PageRank of all links. `product` is BlockRank, near it in half the time (benchmarks/README.md). `seed`
+# is BlockRank as paper 003 has it, for comparison. Or a dotted path to a ranker (rankers/problem.py).
+RANK_MODE = "exact"
+# What pages are grouped by: `site`, `domain` or `community`. Of no account to exact ranks but for their time; those of
+# product are the nearer the fewer links lead from one group to another.
+RANK_BLOCK = "site"
+# How often a reader follows a link in place of beginning elsewhere, 0 up to below 1. Higher: ranks come from further
+# away, and take more sweeps. 0.85 is what all others use, so their ranks compare.
+RANK_DAMPING = 0.85
+
+# --- Looking at it ----------------------------------------------------------------------------------------
+
+# Whether `scrapy crawl` in a terminal shows how the crawl goes below its log. Without a terminal it never does. A
+# debugger in your `parse` wants the terminal for itself: False.
+LIVE_VIEW = True
+# Where `scrapy dashboard` listens. Another address than a loopback one is refused without a password: the page shows
+# what was crawled, and is not encrypted, so it belongs behind a proxy that is. Port 0: any free one, told at start.
+DASHBOARD_ADDRESS = "127.0.0.1"
+DASHBOARD_PORT = 8600
+# What a browser is asked for, with any name; empty: nothing, on loopback alone. Whatever stands on a command line can
+# be read by every user of the machine: LOWTIDE_DASHBOARD_PASSWORD in the environment cannot.
+DASHBOARD_PASSWORD = ""
+# The top-level domain of the country that the report `active_domains` calls home.
+NATIONAL_DOMAIN = "kr"
+# A file with that country's networks, one a line (192.0.2.0/24). Empty: the blocks that registries gave to the country,
+# by the data of iptocc in the version that is installed.
+DOMESTIC_NETWORKS = ""
+# Whether that report looks up the addresses of domains that the crawl has not met: 20,000 a call at most, kept for 30
+# days in VAR_DIR/addresses.json. Names of strangers are asked of this machine's resolver, hence off.
+RESOLVE_DOMAINS = False
 
 # --- Scrapy's own, and why --------------------------------------------------------------------------------
 
@@ -240,7 +383,10 @@ COMPRESSION_ENABLED = False
 # a user's own requests.
 RETRY_ENABLED = True
 REDIRECT_ENABLED = True
+# So many redirects are followed one behind the other, of pages too; each is recorded, and its target is judged like any
+# link.
 REDIRECT_MAX_TIMES = 5
+# A page's meta refresh is a link like others: the page has an address, and is kept.
 METAREFRESH_ENABLED = False
 # No sessions: a crawler visits as a stranger. `cookies` in SITE_OVERRIDES is for single sites.
 COOKIES_ENABLED = False

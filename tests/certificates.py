@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def self_signed(file: Path, *hosts: str) -> Path:
+def self_signed(file: Path, *hosts: str, ends_in_days: int = 1) -> Path:
     """Write a certificate for these hosts (`localhost` if none is named) with its key into `file`, and give it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lowtide test")])
@@ -21,7 +21,12 @@ def self_signed(file: Path, *hosts: str) -> Path:
     names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts or ("localhost",)])
     built = (
         x509.CertificateBuilder(
-            name, name, key.public_key(), x509.random_serial_number(), now - day, now + day
+            name,
+            name,
+            key.public_key(),
+            x509.random_serial_number(),
+            now - 30 * day,
+            now + ends_in_days * day,
         )
         .add_extension(names, critical=False)
         .sign(key, hashes.SHA256())

@@ -246,7 +246,7 @@ def wait_for_hits(farm: Farm, many: int, since: int = 0) -> None:
 
 
 def listening(pid: int) -> list[str]:
-    """Addresses (in the kernel's hexadecimal) on which a process listens for TCP."""
+    """Addresses (in the kernel's hexadecimal) on which a process listens for TCP; none, where it has ended."""
     listeners = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(FileNotFoundError):
@@ -255,10 +255,11 @@ def listening(pid: int) -> list[str]:
                 if fields[3] == "0A":
                     listeners[f"socket:[{fields[9]}]"] = fields[1]
     found = []
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            name = str(descriptor.readlink())
-            found += [listeners[name]] if name in listeners else []
+    with suppress(FileNotFoundError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                name = str(descriptor.readlink())
+                found += [listeners[name]] if name in listeners else []
     return found
 
 

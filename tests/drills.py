@@ -39,10 +39,10 @@ LONGEST_PAUSE = 1.0
 # How much later than it was sent a busy machine may note a request.
 LATE_SECONDS = 0.2
 # Keys that live as long as the crawl's queue, empty or not.
-# An hour's list is dropped by its age: what it names is finished, and passed over.
+# An hour's list is dropped by its age: what it names is finished, and passed over. Due times are for later runs.
 LASTING = (
     *("sites:", "count", "crawl", "crowd", "renewed", "alias:", "results", "scope", "planner", "why"),
-    *("hour:", "probe:"),
+    *("hour:", "probe:", "thinning", "hooks", "wake:recheck", "wake:revive", "wake:status"),
 )
 CLOCK_SHIFT = """
 import os, time

@@ -1,6 +1,12 @@
-"""Short texts as pages have them, by language: menus, headlines, a sentence or two. Written for these tests."""
+"""Texts as pages have them, by language: menus, headlines, a sentence or two. Written for these tests.
+
+python -m tests.languages      how many pages of 2 kB are told rightly, a line for each language
+"""
 
 from __future__ import annotations
+
+import random
+from collections.abc import Iterator
 
 TEXTS: dict[str, list[str]] = {
     "en": [
@@ -232,3 +238,82 @@ TEXTS: dict[str, list[str]] = {
         "Copyright 2001 北京示例公司 版权所有 All Rights Reserved.",
     ],
 }
+
+# Longer ones for languages of which the above has little: a page is made of several sentences.
+MORE: dict[str, list[str]] = {
+    "ar": [
+        "أعلنت المدرسة أن الدروس ستبدأ في الأسبوع المقبل وأن الكتب متوفرة في المكتبة.",
+        "كيف تصنع الخبز في البيت من دون آلة",
+        "نستخدم ملفات تعريف الارتباط لنقدم لك أفضل تجربة على موقعنا.",
+    ],
+    "he": [
+        "המעבורת בין שני האיים לא תפעל בסוף השבוע בגלל רוחות חזקות. הנוסעים יכולים לקבל את כספם במשרד.",
+        "שעות פתיחה ודרכי הגעה לחנות שלנו",
+        "אנו משתמשים בעוגיות כדי לתת לכם את החוויה הטובה ביותר באתר שלנו.",
+        "איך אופים לחם בבית בלי מכונה",
+    ],
+    "el": [
+        "Το πλοίο ανάμεσα στα δύο νησιά δεν θα ταξιδέψει αυτό το σαββατοκύριακο λόγω ισχυρών ανέμων.",
+        "Ώρες λειτουργίας και πώς θα έρθετε στο κατάστημά μας",
+        "Χρησιμοποιούμε cookies για να σας δώσουμε την καλύτερη εμπειρία στον ιστότοπό μας.",
+        "Πώς να φτιάξετε ψωμί στο σπίτι χωρίς μηχανή",
+    ],
+    "th": [
+        "เรือข้ามฟากระหว่างสองเกาะจะไม่วิ่งในสุดสัปดาห์นี้เพราะลมแรง ผู้โดยสารขอเงินคืนได้ที่สำนักงาน",
+        "เวลาเปิดทำการและเส้นทางมาร้านของเรา",
+        "เราใช้คุกกี้เพื่อให้คุณได้รับประสบการณ์ที่ดีที่สุดบนเว็บไซต์ของเรา",
+    ],
+    "hi": [
+        "तेज़ हवाओं के कारण दोनों द्वीपों के बीच नौका इस सप्ताहांत नहीं चलेगी। यात्री कार्यालय से पैसे वापस ले सकते हैं।",
+        "हमारी दुकान के खुलने का समय और आने का रास्ता",
+        "हम आपको अपनी वेबसाइट पर सबसे अच्छा अनुभव देने के लिए कुकीज़ का उपयोग करते हैं।",
+    ],
+    "ko": [
+        "학교는 다음 주부터 수업을 시작하며 교과서는 도서관에서 빌릴 수 있다고 밝혔다. "
+        "똠방각하와 펲시도 그대로 읽힌다.",
+    ],
+}
+# What stands on pages in any language.
+STRANGE = (
+    *(
+        "Copyright © 2026 Example Ltd. All rights reserved.",
+        "Powered by WordPress",
+        "Facebook Twitter YouTube",
+    ),
+    *(
+        "+82 2 555 0100",
+        "2026-11-19 14:05",
+        "1,250.00",
+        "https://www.example.org/a/b",
+        "PDF 2.4 MB",
+        "English",
+    ),
+)
+PAGE_BYTES, PAGES_EACH = 2_000, 20
+# Of a page's parts, those that are of no language or of English.
+STRANGE_SHARE = 0.2
+
+
+def pages(code: str) -> Iterator[str]:
+    """PAGES_EACH pages of 2 kB (UTF-8): the language's texts in another order each, with strange parts between them."""
+    chosen = random.Random(f"pages in {code}")
+    texts = TEXTS[code] + MORE.get(code, [])
+    for _ in range(PAGES_EACH):
+        parts: list[str] = []
+        while sum(len(part.encode()) + 1 for part in parts) <= PAGE_BYTES:
+            parts.append(chosen.choice(STRANGE if chosen.random() < STRANGE_SHARE else texts))
+        yield "\n".join(parts)
+
+
+def told() -> dict[str, int]:
+    """How many of PAGES_EACH pages are told rightly, by language."""
+    from crawler.agent.language import language
+
+    return {code: sum(language(page) == code for page in pages(code)) for code in TEXTS}
+
+
+if __name__ == "__main__":
+    found = told()
+    for code, right in found.items():
+        print(f"{code}  {right:3} of {PAGES_EACH}")
+    print(f"all {sum(found.values())} of {len(found) * PAGES_EACH}")

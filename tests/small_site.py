@@ -46,6 +46,7 @@ class Asked(NamedTuple):
     at: float  # on the machine's monotonic clock
     path: str
     fields: dict[str, str]  # header fields, their names as they were sent
+    method: str = "GET"
 
 
 class SmallSite:
@@ -94,9 +95,9 @@ class SmallSite:
     async def _serve(self, exchange: Exchange) -> None:
         while True:
             first, *lines = (await exchange.request()).decode("latin-1").split("\r\n")
-            path = first.split()[1]
+            method, path = first.split()[:2]
             fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-            self.log.append(Asked(time.monotonic(), path, fields))
+            self.log.append(Asked(time.monotonic(), path, fields, method))
             self._under_way += 1
             self.most = max(self.most, self._under_way)
             try:
@@ -104,7 +105,10 @@ class SmallSite:
                 await asyncio.sleep(reply.seconds)
             finally:
                 self._under_way -= 1
-            await exchange.send(reply.encoded)
+            head, _, body = reply.encoded.partition(b"\r\n\r\n")
+            await exchange.send(
+                head + b"\r\n\r\n" + (b"" if method == "HEAD" or reply.status == 304 else body)
+            )
 
     def _reply(self, path: str) -> Reply:
         route = self.routes.get(path) or self.routes.get("*") or Reply(404)

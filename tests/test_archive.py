@@ -39,6 +39,7 @@ class Sent:
     """An answer byte for byte, as a route of a SmallSite."""
 
     seconds = 0.0
+    status = 200
 
     def __init__(self, encoded: bytes) -> None:
         self.encoded = encoded

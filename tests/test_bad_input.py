@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crawling import Place, wait_for_hits
+from tests.crawling import ROOT, Place, wait_for_hits
 from tests.farm import Farm
 from tests.servers import RunningServer, free_port
 
@@ -109,7 +109,7 @@ def test_standard_input_for_several_agents(place: Place) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["crawl", "sites"], ["no spider 'sites'", "there are site", "did you mean site?"]),
+        (["crawl", "sites"], ["no spider 'sites'", "there are recheck, revive, site", "did you mean site?"]),
         (["crawl"], ["wanted the name of one spider"]),
         (
             ["crawl", "site", "--scheduler", "soonest"],
@@ -195,7 +195,7 @@ def test_a_redis_that_is_not_there(place: Place, command: str) -> None:
 
 @pytest.mark.parametrize("words", [["crawl", "site"], ["seed", "http://127.0.0.1/"], ["coordinate"]])
 def test_a_redis_url_that_is_none(place: Place, words: list[str]) -> None:
-    place.run(*words, REDIS_URL="nonsense").refused("REDIS_URL 'nonsense'", "wanted redis://", code=1)
+    place.run(*words, REDIS_URL="nonsense").refused("REDIS_URL 'nonsense'", "wanted redis://", code=2)
 
 
 @pytest.mark.parametrize("query", ["", "?password=wrong-secret", "?username=me&password=wrong-secret"])
@@ -223,7 +223,7 @@ def test_a_redis_that_asks_for_a_password(place: Place, valkey: RunningServer, q
 )
 def test_a_redis_url_that_would_be_taken_otherwise(place: Place, url: str, says: str) -> None:
     for words in (["crawl", "site"], ["coordinate"], ["queue", "show"]):
-        place.run(*words, REDIS_URL=url).refused("REDIS_URL '", says, code=1)
+        place.run(*words, REDIS_URL=url).refused("REDIS_URL '", says, code=2)
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,13 @@ def test_a_second_crawl_after_one_whose_records_wait(place: Place, farm: Farm) -
 def test_a_cluster_without_its_redis(place: Place, env: dict[str, str]) -> None:
     commands = [["crawl", "site"], ["coordinate"], ["seed", "http://127.0.0.1/"]]
     for run in [place.start(*words, env=env) for words in commands]:
-        run.wait().refused("REDIS_URL is empty; wanted the address of a Redis", code=1)
+        run.wait().refused("REDIS_URL is empty; wanted the address of a Redis", code=2)
     assert not place.var.exists(), "a server of its own was started"
 
 
 def test_a_cluster_without_its_database(place: Place, valkey: RunningServer) -> None:
     run = place.run("coordinate", env={"SCRAPY_PROJECT": "cluster"}, REDIS_URL=valkey.url)
-    run.refused("DATABASE_URL is empty; wanted the database that all coordinators share", code=1)
+    run.refused("DATABASE_URL is empty; wanted the database that all coordinators share", code=2)
     assert not place.var.exists()
 
 
@@ -370,7 +370,17 @@ def test_an_interrupt_at_any_moment_leaves_nothing(place: Place, farm: Farm) -> 
     assert "Traceback" not in run.err, run.err
 
 
+def test_a_crawl_that_is_told_to_end_before_it_began_ends_well(place: Place, farm: Farm) -> None:
+    before = len(farm.hits())
+    run = place.start_crawl(
+        farm.seeds, env={"PYTHONPATH": str(ROOT)}, EXTENSIONS={"tests.early_signal.EarlySignal": 1}
+    )
+    run.wait().succeeded()
+    assert "Spider opened" in run.err
+    assert len(farm.hits()) == before
+
+
 def test_looking_around_starts_nothing(place: Place) -> None:
-    assert place.run("list").succeeded().out.split() == ["site"]
+    assert place.run("list").succeeded().out.split() == ["recheck", "revive", "site", "status"]
     assert "--agents" in place.run("crawl", "--help").succeeded().out
     assert not Path(place.var).exists()

@@ -22,7 +22,17 @@ import pytest
 from lxml import etree
 from w3lib.url import canonicalize_url
 
-from benchmarks import coordinator, large_site, scaling, throughput, tiny_sites
+from benchmarks import (
+    convert,
+    coordinator,
+    large_site,
+    scaling,
+    stages,
+    status,
+    throughput,
+    timeouts,
+    tiny_sites,
+)
 from benchmarks.contenders import Host
 from benchmarks.meters import memory_of
 from benchmarks.web import Pages, Tree, Web, links
@@ -214,6 +224,28 @@ def test_tiny_sites_see_a_page_too_few() -> None:
     assert len(tiny_sites.faults_of([(tiny, tiny._replace(exact=False))])) == 1
 
 
+def test_status() -> None:
+    told = run("status", "--rounds=1", "--sites=40", "--rate-sites=0", "--agents=2")
+    ((read, known),) = told["rounds"]
+    assert (read["agents"], read["known"], known["agents"], known["known"]) == (1, False, 2, True)
+    for figures in (read, known):
+        assert figures["sites"] == 40
+        assert figures["lost"] == figures["extra"] == 0
+        assert 0.05 < figures["agent_ms"] < 200
+        assert figures["rate"] > 5
+    assert (told["hanging"]["healthy"], told["hanging"]["hanging"]) == (32, 8)
+
+
+def test_status_sees_what_is_lost_late_or_too_slow() -> None:
+    one = status.Figures(1, 1000, True, 1.0, 0.5, 0.1, 0.1, 0, 0)
+    two, beside = one._replace(agents=2, seconds=0.5), status.Hanging(1.0, 1.1, 800, 200)
+    assert all(met for _, met in status.goals([[one, two]], beside))
+    assert status.faults_of([[one, two]], beside, 1000) == []
+    slow = [[one._replace(seconds=2.0, agent_ms=2.0), two._replace(seconds=1.9)]]
+    assert [met for _, met in status.goals(slow, beside._replace(beside=2.0))] == [False] * 4
+    assert len(status.faults_of([[one._replace(lost=1), two._replace(extra=1)]], beside, 1001)) == 3
+
+
 def test_large_site() -> None:
     figures = run("large_site", "--urls=150000")
     assert 140_000 < figures["known"] < 170_000
@@ -228,6 +260,51 @@ def test_large_site_sees_pages_that_are_fetched_again() -> None:
     figures = large_site.Figures(1, 1, 2, 1.0, 1.0, 1.0, 1.0, 1, 1.0, 1.0, 2)
     assert len(large_site.faults_of(figures)) == 1
     assert large_site.faults_of(figures._replace(fetched_again=1)) == []
+
+
+def test_convert() -> None:
+    told = run("convert", "--pages=3000", "--processes=1,2")
+    assert told["rows"] == 3_000
+    for one in told["conversions"]:
+        assert 0.8 * 3_000 < one["pages"] < 0.9 * 3_000
+        assert 5 * one["pages"] < one["links"] < 10 * one["pages"]
+        assert all(one[rate] > 1_000 for rate in ("rows_s", "pages_s", "link_rows_s", "load_pages_s"))
+        assert 50 < one["coordinator_mib"] < 2_000
+    assert [goal["name"] for goal in told["goals"]] == ["different outputs for the same rows"]
+
+
+def test_convert_sees_goals_that_are_missed() -> None:
+    good = {
+        "processes": 2,
+        "pages_s": 1e5,
+        "link_rows_s": 15e6,
+        "load_pages_s": 2e5,
+        "coordinator_mib": 2_500,
+        "reading_mib": 1_100,
+        "converter_mib": 700,
+        "digest": "a",
+    }
+    told = {"rows": 1_000_000, "conversions": [good, good]}
+    assert all(goal.met for goal in convert.goals_of(told))
+    slow = {**good, "pages_s": 9e4, "link_rows_s": 14e6, "load_pages_s": 1e5}
+    hungry = {**good, "converter_mib": 800, "digest": "b"}
+    assert sum(not goal.met for goal in convert.goals_of({**told, "conversions": [slow]})) == 3
+    assert sum(not goal.met for goal in convert.goals_of({**told, "conversions": [good, hungry]})) == 2
+    large = {"rows": convert.LARGE, "conversions": [{**good, "pages_s": 8e4}]}
+    assert all(goal.met for goal in convert.goals_of(large))
+
+
+def test_stages() -> None:
+    (figures,) = run("stages", "--pages=100", "--agents=2")
+    assert figures["pages"] == figures["converted"] == figures["ranked"] == 100
+    assert figures["links"] > 1000
+    assert figures["seconds"] == pytest.approx(sum(figures[stage] for stage in stages.STAGES))
+
+
+def test_stages_see_a_page_that_is_not_ranked() -> None:
+    good = stages.Figures(100, 1, 1.0, 1.0, 1.0, 100, 3_000, 100)
+    assert stages.faults_of([good]) == []
+    assert len(stages.faults_of([good._replace(converted=99), good._replace(ranked=99)])) == 2
 
 
 # Every process takes a second to start; on all three databases there are fifty.
@@ -277,6 +354,28 @@ def test_direct_inserts_lose_and_ours_do_not(databases: str) -> None:
         pytest.skip("not all databases are on this machine")
     assert all(many > 0 for (_, key), many in lost.items() if key == "milliseconds")
     assert {many for (_, key), many in lost.items() if key == "Lowtide"} == {0}
+
+
+def test_timeouts() -> None:
+    told = run("timeouts", "--documents=20000", "--sites=15", "--seeds=1")
+    for stage, knee in zip(timeouts.STAGES, (15, 10, 20), strict=True):
+        curve = {int(limit): many for limit, many in told["failures"][stage].items()}
+        assert list(curve.values()) == sorted(curve.values(), reverse=True)
+        assert curve[3] > 3 * curve[knee]
+        assert curve[knee] < 2 * curve[30]
+    assert 300 < told["failures"]["connect"]["3"] < 600, "3,000 of 150,000, and the dead"
+    rows = {(row["web"], row["rule"]): row for row in told["rows"]}
+    assert {web for web, _ in rows} == set(timeouts.SHAPES)
+    assert all(0.5 < row["efficiency"] <= 1 for row in rows.values())
+    hanging = {rule: row["seconds_a_url"] for (web, rule), row in rows.items() if web == "hanging pages"}
+    assert hanging["2 / 2 / 4"] < hanging["adaptive"] < hanging["15 / 10 / 20"] < hanging["30 / 20 / 40"]
+
+
+def test_timeouts_see_pages_that_are_lost() -> None:
+    paper = timeouts.Row("web", "15 / 10 / 20", 1.0, 0.999, 1.0)
+    good = timeouts.Row("web", timeouts.ADAPTIVE, 1.0, 0.9985, 1.0)
+    assert timeouts.faults_of([paper, good]) == []
+    assert len(timeouts.faults_of([paper, good._replace(efficiency=0.997)])) == 1
 
 
 def test_a_benchmark_that_is_ended_leaves_nothing_running(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from crawler.agent import links
+from crawler.agent.charset import encoding_of
 from tests.crawling import Place
 from tests.farm import Farm
 
@@ -100,7 +101,7 @@ def test_the_head_goes_before_the_header() -> None:
 def test_a_query_is_escaped_in_the_encoding_of_its_page() -> None:
     body = "<head><meta charset=euc-kr><link rel=canonical href='/?q=\ud55c'>".encode("cp949")
     root = links.document(body, "text/html")
-    found = links.named_canonical(root, "", PAGE, LENGTH, lambda: links.encoding_of(body, "text/html"))
+    found = links.named_canonical(root, "", PAGE, LENGTH, lambda: encoding_of(body, "text/html"))
     assert found == f"{SITE}/?q=%C7%D1"
 
 

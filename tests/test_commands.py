@@ -93,6 +93,7 @@ def test_sites_that_are_leased(place: Place, valkey: RunningServer) -> None:
         (["list", "--state", "foo"], ["--state is 'foo'; wanted one of waiting, ", "leased"]),
         (["list", "--most", "-1"], ["--most is -1; wanted a number, 0 for all"]),
         (["budget", "localhost", "²"], ["PAGES is '²'; wanted a whole number"]),
+        (["budget", "localhost"], ["wanted list | show SITE", "budget SITE PAGES|default"]),
         (["pause"], ["wanted list | show SITE"]),
         (["list", "localhost"], ["wanted list | show SITE"]),
     ],
@@ -130,7 +131,7 @@ def test_tables_that_nobody_named_are_left_alone(place: Place, valkey: RunningSe
     for words in (["report"], ["queue", "rebuild"]):
         for env in (CLUSTER, {}):
             run = place.run(*words, env=env, REDIS_URL=valkey.url)
-            run.refused("DATABASE_URL is empty; wanted the database of this crawl's coordinators", code=1)
+            run.refused("DATABASE_URL is empty; wanted the database of this crawl's coordinators", code=2)
     shown = place.run("site", "show", site, "--json", env=CLUSTER, REDIS_URL=valkey.url).succeeded()
     assert "DATABASE_URL is empty: what the tables say is left out" in shown.err
     assert "published" not in json.loads(shown.out)

@@ -493,7 +493,7 @@ def test_heartbeat_shows_a_living_coordinator(valkey: RunningServer, make_databa
         assert valkey.client.get(alive_key("lt")) == b"one", "agents are told that somebody stores"
         assert 0 < valkey.client.pttl(alive_key("lt")) <= 15_000
     assert sign["pid"] == os.getpid()
-    assert set(sign) == {"pid", "host", "since", "written", "lag", "waits_for", "why"}
+    assert set(sign) == {"pid", "host", "since", "written", "refused", "lag", "waits_for", "why"}
     assert _sign(valkey) == {}
     assert not valkey.client.exists(alive_key("lt"))
 

@@ -53,6 +53,9 @@ SHIPPED = ("crawler", "rankers", "settings", "scrapy.cfg", "setup.py", "pyprojec
 DATABASE = "postgresql+psycopg://crawl:database-password@db.example.net/crawl"
 NODES = ("node1", "node2")
 LOGIN, PASSWORD = "lowtide", "scrapyd-password"
+# Of scrapyd's: what is looked at, and what does something.
+PAGES = ("", "jobs", "logs/", "items/", "daemonstatus.json", "listprojects.json", "listjobs.json")
+ENDPOINTS = ("addversion.json", "schedule.json", "cancel.json", "delversion.json", "delproject.json")
 # Roles whose settings hold a password of Redis, and run the site queue's script.
 SCRIPT_USERS = ("agent", "coordinator", "operator")
 # What is added to the page's environment files: the farm is on loopback, and nobody waits for a second's pause. Few
@@ -94,6 +97,11 @@ def test_a_wrong_password_is_refused(cluster: Cluster) -> None:
         with pytest.raises(HTTPError) as error:
             cluster.ask("node1", "daemonstatus.json", login=login)
         assert error.value.code == 401
+        error.value.close()
+    for path in (*PAGES, *ENDPOINTS):
+        with pytest.raises(HTTPError) as error:
+            cluster.ask("node1", path, posted={"project": "lowtide"} if path in ENDPOINTS else None, login="")
+        assert error.value.code == 401, path
         error.value.close()
     deployed = cluster.shell("scrapyd-deploy node1 --egg lowtide.egg --version 2", SCRAPYD_PASSWORD="guessed")
     assert deployed.returncode == 1

@@ -7,9 +7,11 @@ import gc
 import gzip
 import ipaddress
 import os
+import ssl
 import subprocess
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -821,6 +823,31 @@ async def test_certificates_are_checked(certificate: Path, monkeypatch: pytest.M
             assert "lowtide test" in response.certificate["Subject"]
             wrong = await failure(handler, Request(server.url.replace("localhost", "127.0.0.1")))
             assert isinstance(wrong, errors.TlsError)
+
+
+@in_loop
+async def test_a_certificate_that_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = self_signed(tmp_path / "old.pem", ends_in_days=-1)
+    monkeypatch.setenv("SSL_CERT_FILE", str(old))
+    async with RawServer(answer(page(b"x")), tls=context_of(old)) as server, handler_with() as handler:
+        error = await failure(handler, Request(server.url))
+        assert isinstance(error, errors.TlsError)
+        assert "expired" in str(error)
+        assert server.requests == []
+
+
+@in_loop
+async def test_a_server_that_speaks_old_tls_alone(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = context_of(certificate)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1
+    async with RawServer(answer(page(b"x")), tls=context) as server, handler_with() as handler:
+        error = await failure(handler, Request(server.url))
+        assert isinstance(error, errors.TlsError)
+        assert server.requests == []
 
 
 @in_loop

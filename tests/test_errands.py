@@ -20,6 +20,7 @@ from scrapy.exceptions import (
     StopDownload,
     UnsupportedURLSchemeError,
 )
+from scrapy.settings import Settings
 from twisted.python.failure import Failure
 
 from crawler.agent.errands import KEY, Errand, errand_of
@@ -442,7 +443,7 @@ def test_an_errand_ends_once_and_a_copy_shares_it() -> None:
     assert errand is errand_of(request)
 
     class Counted:
-        site, in_flight = "http://127.0.0.1", 0
+        site, in_flight, patience, frontier = "http://127.0.0.1", 0, None, Frontier()
 
     errand.slot = Counted()  # type: ignore[assignment]
     errand.begin(request)
@@ -452,8 +453,12 @@ def test_an_errand_ends_once_and_a_copy_shares_it() -> None:
 
 def test_a_record_that_cannot_be_told_leaves_the_page_in_flight_and_the_slot_free() -> None:
     class Deaf:
-        options = SimpleNamespace(max_tries=1)
+        options = SimpleNamespace(
+            max_tries=1, adaptive_timeouts=False, site_requests_per_day=0, site_bytes_per_day=0
+        )
         settled = 0
+        works = ()
+        leasing = outbox = SimpleNamespace()
 
         def publish(self, *_record: object) -> None:
             raise ValueError("not a word of it")
@@ -462,7 +467,8 @@ def test_a_record_that_cannot_be_told_leaves_the_page_in_flight_and_the_slot_fre
             self.settled += 1
 
     agent: Any = Deaf()
-    visits = Visits(cast("Any", None), agent, cast("Any", None))
+    crawler: Any = SimpleNamespace(settings=Settings({"REDIRECT_MAX_TIMES": 1}))
+    visits = Visits(crawler, agent, cast("Any", None))
     frontier = Frontier()
     frontier.add(["/"], 0)
     leased = Leased("http://127.0.0.1", "1", False, None)

@@ -130,7 +130,6 @@ def test_a_new_step_fills_old_pages(crawled: Place) -> None:
         "crawler.pipelines.attributes.Attributes": 200,
         "more.Shout": 250,
         "crawler.pipelines.links.Links": 300,
-        "crawler.pipelines.publish.Publish": 900,
     }
     extract(crawled, PAGE_PIPELINES=steps).succeeded()
     found = crawled.rows("select title, keywords from pages where warc_file is not null")

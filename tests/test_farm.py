@@ -29,9 +29,9 @@ from urllib.robotparser import RobotFileParser
 import pytest
 from w3lib.url import canonicalize_url
 
-from tests.farm import FORBIDDEN, KINDS, Farm, Plan, Web, behaviours, truth
+from tests.farm import FORBIDDEN, KINDS, Farm, Plan, Web, behaviours, hostile, truth
 from tests.farm.farm import ROOT
-from tests.farm.plan import add_arguments, address, from_options, to_arguments
+from tests.farm.plan import HOSTILITIES, add_arguments, address, from_options, to_arguments
 from tests.farm.server import seeds
 
 AGENT = "naive/1"
@@ -375,13 +375,20 @@ def test_command_line_says_the_same_as_the_plan() -> None:
     add_arguments(parser)
     plain = Plan(sites=3, pages=(1, 3), kinds=(), names=(), delay_ms=1.5)
     odd = Plan(kinds=("busy", "base"), slow_ms={1: 20.0, 11: 3.0}, crawl_delays={2: 1.5}, down=(4, 5))
-    for plan in (Plan(), plain, odd):
+    hostile = Plan(hostile={2: "calendar", 7: "gzip-bomb"})
+    for plan in (Plan(), plain, odd, hostile):
         assert from_options(parser.parse_args(to_arguments(plan))) == plan
     assert from_options(parser.parse_args([])) == Plan()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [("--sites=9999", "sites: 9999 came"), ("--kinds=odd", "kinds"), ("--down=10", "down")]
+    ("wrong", "said"),
+    [
+        ("--sites=9999", "sites: 9999 came"),
+        ("--kinds=odd", "kinds"),
+        ("--down=10", "down"),
+        ("--hostile=1=odd", "hostile"),
+    ],
 )
 def test_impossible_plans_are_refused(wrong: str, said: str) -> None:
     process = run_farm(wrong)
@@ -560,6 +567,30 @@ def check_redirect_loop(farm: Farm) -> None:
 
 
 @check
+def check_redirect_long(farm: Farm) -> None:
+    assert b"Location: /" + b"x" * 5_000 + b"\r\n" in ask(farm, "redirect-long?bytes=5000")
+
+
+@check
+def check_endless_chunk(farm: Farm) -> None:
+    with asked(farm, "endless-chunk") as sock:
+        assert len(read_some(sock, 1_000_000)) >= 1_000_000
+
+
+@check
+def check_gzip_layers(farm: Farm) -> None:
+    with asked(farm, "gzip-layers?count=3") as sock:
+        head, body = read_answer(sock)
+    assert b"Content-Encoding: gzip, gzip, gzip\r\n" in head
+    assert gzip.decompress(gzip.decompress(gzip.decompress(body))) == behaviours.TEXT
+
+
+@check
+def check_bad_length(farm: Farm) -> None:
+    assert b"Content-Length: -1\r\n" in ask(farm, "bad-length")
+
+
+@check
 def check_redirect_private(farm: Farm) -> None:
     assert get(farm.site(0) + "/_/redirect-private")[1]["location"] == "http://10.1.2.3/"
 
@@ -650,3 +681,38 @@ def test_every_kind_is_registered() -> None:
     from tests.farm import kinds
 
     assert set(kinds.REGISTRY) == set(KINDS)
+
+
+# Hostile sites ----------------------------------------------------------------------------------------
+
+
+def test_every_hostility_is_registered() -> None:
+    assert hostile.names() == set(HOSTILITIES)
+
+
+@pytest.mark.parametrize("how", sorted(hostile.TRAPS))
+def test_every_page_of_a_trap_is_there_and_leads_on(how: str) -> None:
+    site = Web(Plan(sites=2, hostile={1: how}), 80).site(1)
+    path = "/"
+    for _ in range(3):
+        page = site.resource(path)
+        assert page is not None
+        assert page.kind == "hostile"
+        assert page.body == site.resource(path).body, "another one each time"
+        found = re.findall(rb"href=\"?([^ \">]+)", page.body)
+        path = urlsplit(urljoin(f"http://h{path}", found[-1].decode())).path if found else path
+    assert site.resource("/robots.txt").body == hostile.RULES
+
+
+def test_hostile_sites_answer_as_planned() -> None:
+    with Farm(sites=4, pages=2, names=(), hostile={1: "bad-length", 2: "calendar", 3: "no_rules"}) as farm:
+        assert get(farm.site(0) + "/")[0] == 200
+        assert b"/door/7" in get(farm.site(1) + "/")[2]
+        assert get(farm.site(1) + "/robots.txt")[2].startswith(b"User-agent")
+        with socket.create_connection((address(1), farm.port), timeout=10) as sock:
+            sock.sendall(b"GET /door/7 HTTP/1.1\r\nHost: %s\r\n\r\n" % farm.site(1)[7:].encode())
+            assert b"Content-Length: -1" in read_all(sock)
+        assert b"/calendar/0/0/2" in get(farm.site(2) + "/calendar/0/0/1")[2]
+        assert get(farm.site(3) + "/robots.txt")[0] == 302
+        assert set(farm.expected()) == {farm.site(0)}
+        assert all(url.startswith(farm.site(0)) for url in farm.declared)

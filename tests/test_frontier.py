@@ -85,6 +85,20 @@ def test_too_deep_is_not_accepted() -> None:
     assert "/3" not in frontier
 
 
+def test_no_site_makes_known_what_will_never_be_fetched() -> None:
+    """Ten URLs for each page that may be fetched, ten thousand at least; no limit where pages have none."""
+    many = [f"/{number}" for number in range(35_000)]
+    for max_pages, known in ((5, 10_000), (3_000, 30_000), (0, 35_001)):
+        frontier = filled("/", max_pages=max_pages)
+        assert frontier.add(many[:20_000], 1) == min(known - 1, 20_000)
+        frontier.add(many, 2)
+        assert len(frontier) == known
+        assert len(restored([frontier.whole()], frontier)) == len(frontier)
+        frontier.max_pages = 4_000  # a larger budget has room again
+        frontier.add(many, 2)
+        assert len(frontier) == 35_001
+
+
 def test_depths_above_a_byte_are_kept_and_limited() -> None:
     frontier = filled("/", max_depth=1000)
     assert frontier.add(["/deep"], 1000) == 1

@@ -93,6 +93,52 @@ def test_an_inlet_of_another_kind_is_told(place: Place, valkey: RunningServer) -
     assert agent.err.count(words) == 1
 
 
+def test_what_another_crawler_left_is_taken_over(place: Place, valkey: RunningServer, farm: Farm) -> None:
+    """From another server, whole; what is no URL stays there, so that nothing is lost that somebody may want."""
+    pickled = b"\x80\x04\x95\x0a\x00"
+    folder = place.folder / "theirs"
+    folder.mkdir()
+    theirs = RunningServer(folder)
+    try:
+        for number, kind in enumerate(("list", "set", "zset")):
+            sites = range(3 * number, 3 * number + 3)
+            plain = [f"{farm.site(site)}/{page}" for site in sites for page in range(700)]
+            put(theirs, kind, "old:start_urls", [*plain[:900], pickled, *plain[900:]])
+            words = ("seed", "--take-over", "old:start_urls", "--from", theirs.url)
+            said = place.run(*words, REDIS_URL=valkey.url).succeeded().out
+            assert said.startswith("3 sites added, ")
+            assert said.endswith(" 1 lines left out\n")
+            assert left(theirs, kind, "old:start_urls") == [pickled]
+            theirs.client.delete("old:start_urls")
+    finally:
+        theirs.stop()
+    for site in range(9):
+        paths = valkey.client.lrange(f"lt:{{0}}:paths:{farm.site(site)}", 0, -1)
+        given = [path for text in paths for path in text.decode().split("\n")]
+        assert set(given) >= {f"/{page}" for page in range(700)}
+
+
+def test_a_server_to_take_from_that_is_away(place: Place, valkey: RunningServer) -> None:
+    words = ("seed", "--take-over", "old:start_urls", "--from", "redis://127.0.0.1:1/0")
+    place.run(*words, REDIS_URL=valkey.url).refused("127.0.0.1:1", "does not answer", code=1)
+    place.run("seed", "--from", valkey.url, "https://example.org").refused("wanted the key too", code=2)
+
+
+def put(server: RunningServer, kind: str, key: str, values: list[Any]) -> None:
+    if kind == "list":
+        server.client.lpush(key, *values)
+    elif kind == "set":
+        server.client.sadd(key, *values)
+    else:
+        server.client.zadd(key, {value: number % 7 for number, value in enumerate(values)})
+
+
+def left(server: RunningServer, kind: str, key: str) -> list[bytes]:
+    if kind == "list":
+        return list(server.client.lrange(key, 0, -1))
+    return list(server.client.smembers(key) if kind == "set" else server.client.zrange(key, 0, -1))
+
+
 def looks_at_the_inlet(valkey: RunningServer) -> int:
     """How often its kind was asked for."""
     return int(valkey.client.info("commandstats")["cmdstat_type"]["calls"])

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from lxml import html
 
+from crawler.agent.charset import encoding_of
 from crawler.agent.language import LOOKED_AT, declared, language
 from tests.crawling import Place
 from tests.farm import Farm
-from tests.languages import TEXTS
+from tests.languages import PAGE_BYTES, PAGES_EACH, TEXTS, pages, told
 from tests.servers import eventually
 
 ALL = [(code, text) for code, texts in TEXTS.items() for text in texts]
@@ -41,6 +42,29 @@ def test_what_is_declared_decides_where_the_text_does_not() -> None:
 def test_a_wrong_declaration_spoils_next_to_nothing() -> None:
     """Templates come with `<html lang=en>`, whatever is put into them."""
     assert len(wrong("en")) <= 4
+
+
+def test_pages_of_two_kilobytes_are_told_in_every_language() -> None:
+    """95 in a hundred over all of them, and no language far below: `python -m tests.languages` prints the table."""
+    found = told()
+    assert len(found) >= 20
+    assert sum(found.values()) >= 0.95 * PAGES_EACH * len(found), found
+    assert min(found.values()) >= 0.9 * PAGES_EACH, found
+    assert all(PAGE_BYTES <= len(page.encode()) < 2 * PAGE_BYTES for code in found for page in pages(code))
+
+
+@pytest.mark.parametrize("encoding", ["euc_kr", "cp949", "utf-8"])
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_korean_in_each_of_its_encodings(encoding: str, is_declared: bool) -> None:
+    """Told or found out, and read to the last syllable; EUC-KR lacks those that CP949 adds."""
+    for page in pages("ko"):
+        text = page.replace("©", "(c)")
+        if encoding == "euc_kr":
+            text = text.replace("똠방각하와 펲시도", "모두")
+        body = f"<html><body><p>{text}</p></body></html>".encode(encoding)
+        found = encoding_of(body, f"text/html; charset={encoding}" if is_declared else "text/html")
+        assert text in body.decode(found)
+        assert language(text) == "ko"
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,36 @@ def test_a_base_counts_if_links_can_start_from_it(base: str, path: str) -> None:
     assert inside(f'<base href="{base}"><base href="/second/"><a href="a">x</a>') == [path]
 
 
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        ("0; url=/on", "/on"),
+        ("0;URL='on'", "/dir/on"),
+        ('5 , url = "/on" x', "/on"),
+        (" 0.5\n/on", "/on"),
+        ("0;on?a b", "/dir/on?a+b="),
+        ("3; url=#top", None),
+        ("300", None),
+        ("0;", None),
+        ("0; url=", None),
+        ("0; url=''", None),
+        ("soon; url=/on", None),
+        ("0url=/on", None),
+        ("0; url=javascript:alert(1)", None),
+        ("0; url=file:///etc/passwd", None),
+    ],
+)
+def test_a_page_may_send_its_visitors_on(content: str, path: str | None) -> None:
+    quoted = content.replace('"', "&quot;")
+    body = f'<head><meta name=a><meta HTTP-EQUIV=" Refresh " content="{quoted}"></head><a href="/a">x</a>'
+    assert inside(body) == ([path] if path else []) + ["/a"]
+
+
+def test_only_the_head_sends_visitors_on() -> None:
+    refresh = '<meta http-equiv="refresh" content="0; url=/on">'
+    assert inside(f"<head><noscript>{refresh}</noscript></head><body><p>x</p>{refresh}</body>") == []
+
+
 def test_a_base_on_another_site_leads_there() -> None:
     assert found('<base href="http://other.example/"><a href="a">x</a>') == Links(
         [], {"http://other.example": ["/a"]}

@@ -386,21 +386,21 @@ def test_a_port_that_is_taken(place: Place, valkey: RunningServer) -> None:
     ear = Ear(place, REDIS_URL=valkey.url)
     run = place.run("listen", REDIS_URL=valkey.url, LISTEN_PORT=ear.port)
     run.refused(
-        f"LISTEN_PORT is {ear.port}: Address already in use at 127.0.0.1; wanted a port that is free", code=1
+        f"LISTEN_PORT is {ear.port}: Address already in use at 127.0.0.1; wanted a port that is free", code=2
     )
     ear.end()
 
 
 def test_a_redis_that_is_away_at_the_start(place: Place) -> None:
     place.run("listen", REDIS_URL="redis://127.0.0.1:1/0").refused("does not answer", code=1)
-    place.run("listen", env={"SCRAPY_PROJECT": "cluster"}).refused("REDIS_URL is empty", code=1)
+    place.run("listen", env={"SCRAPY_PROJECT": "cluster"}).refused("REDIS_URL is empty", code=2)
 
 
 def test_a_server_that_cannot_tell_what_is_on_its_disk(place: Place, valkey: RunningServer) -> None:
     valkey.client.config_set("appendonly", "no")
     run = place.run("listen", REDIS_URL=valkey.url, LISTEN_PORT=0, LISTEN_ACKNOWLEDGE="disk")
     run.refused(
-        "LISTEN_ACKNOWLEDGE is 'disk', and the server cannot tell", "appendonly yes, or 'stream'", code=1
+        "LISTEN_ACKNOWLEDGE is 'disk', and the server cannot tell", "appendonly yes, or 'stream'", code=2
     )
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from crawler.sites import load
 from crawler.sites.load import (
     BUSIEST,
     FULL,
@@ -147,6 +148,22 @@ def test_noise_is_not_taken_for_a_day() -> None:
     lively = LoadTable(60)
     a_week(lively, rows, busy_at(np.random.default_rng(2).uniform(0, 24, 60), 0.8), noise=0.1)
     assert lively.shrinkage() < 2
+
+
+def test_a_forecast_is_the_same_in_blocks_and_among_unknown_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(40)
+    seconds = busy_at(np.random.default_rng(3).uniform(0, 24, 40), 0.6)
+    table, wider = LoadTable(40), LoadTable(55)
+    a_week(table, rows, seconds, noise=0.2)
+    a_week(wider, rows, seconds, noise=0.2)
+    groups = np.arange(55) % 5
+    whole = table.forecast(MONDAY, groups[:40])
+    assert len(np.unique(whole.load)) > 50
+    monkeypatch.setattr(load, "BLOCK_SITES", 7)
+    for found in (table.forecast(MONDAY, groups[:40]), wider.forecast(MONDAY, groups)):
+        assert (found.load[:40] == whole.load).all()
+        assert found.reference == pytest.approx(whole.reference)
+    assert (wider.forecast(MONDAY, groups).load[40:] == UNKNOWN).all()
 
 
 def test_a_site_as_bytes_comes_back() -> None:

@@ -15,7 +15,7 @@ from crawler.reports import load as report
 from crawler.sites.load import BUSIEST, FULL, UNKNOWN, cell_of, lost_pace
 from crawler.sites.load_file import HEADER, SIMPLE_HEADER
 from crawler.store import loads
-from crawler.store.database import check_version, migrate, open_database, transaction
+from crawler.store.database import KNOWN, check_version, migrate, open_database, transaction
 from crawler.store.loads import (
     country_of,
     forget_profile,
@@ -111,7 +111,7 @@ def test_tables_of_before_get_theirs(kind: str, make_database: MakeDatabase) -> 
     with transaction(engine) as connection:
         visits.create(connection)
     migrate(engine)
-    assert check_version(engine) == "0006"
+    assert check_version(engine) == KNOWN[-1]
     put(engine, visit(1, MONDAY))
     assert import_profiles(engine, [(SITE, given(3))]) == 1
     assert len(visits_after(engine, 0)) == 1

@@ -263,6 +263,15 @@ def test_the_hour_and_the_next_are_written_by_the_agents_policy(hall: Hall) -> N
     assert [one.site for one in hall.queue.take("one", 2, hour=hall.hour)] == [SITES[7], SITES[6]]
 
 
+def test_nothing_is_planned_where_all_agents_do_other_works(hall: Hall) -> None:
+    hall.queue.join("one", about(slots=0))
+    assert hall.look() <= planning.LOOK_SECONDS
+    assert hall.line() == []
+    hall.queue.join("two", about())
+    hall.look()
+    assert hall.line() == SITES[::-1]
+
+
 def test_the_last_agent_to_join_is_followed(hall: Hall) -> None:
     hall.look()
     hall.queue.join("two", about(scheduler="random"))
@@ -286,6 +295,7 @@ def test_what_runs_gives_way_at_the_change_of_the_hour(hall: Hall) -> None:
     for one in held:
         queue.send("one", delivery(one, 1))
     hall.planners.clear()  # as if its hour had changed
+    queue.raw.hdel(BASE + "count", "planned")
     for one in held:
         hall.loads.load[one.site] = [200, 1] + [50] * 22
     hall.look()
@@ -306,6 +316,17 @@ def test_one_planner_plans_and_another_takes_over(hall: Hall) -> None:
     assert hall.line() == SITES[::-1]
     hall.look("sun")
     assert queue.raw.get(BASE + "planner").startswith(b"moon")
+
+
+def test_who_takes_over_within_an_hour_suspends_and_probes_nothing_again(
+    hall: Hall, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hall.look("sun")
+    hall.queue.raw.pexpire(BASE + "planner", 0)
+    hall.look("moon")
+    assert "another planner made its plan" in caplog.text
+    assert caplog.text.count("a new hour") == 1
 
 
 @pytest.mark.parametrize(

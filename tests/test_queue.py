@@ -1242,6 +1242,31 @@ def test_fill_writes_an_hour_in_order(queue: Driver, agents: tuple[str, str]) ->
     assert (queue.names("probe:7"), queue.names("hour:7")) == ([A], [])
 
 
+def test_the_last_planned_hour_is_known_to_the_next_planner(queue: Driver, agents: tuple[str, str]) -> None:
+    assert queue.planned_hour() is None
+    number = queue.plan("planner", 10)
+    queue.tell_planned("planner", number, 7)
+    assert queue.planned_hour() == 7
+    with pytest.raises(PlanLostError):
+        queue.tell_planned("other", number, 8)
+    assert queue.planned_hour() == 7
+
+
+def test_a_site_about_to_be_suspended_keeps_its_place_in_the_hour(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A, B, C)
+    held = queue.take_one("one")
+    queue.send("one", delivery(held, 1))
+    number = queue.plan("planner", 10)
+    queue.fill("planner", number, 7, [held.site, B, C])
+    queue.suspend("planner", number, [held.site])
+    assert queue.take_one("two", hour=7).site == B, "its holder has its last page in flight"
+    assert queue.names("hour:7") == [held.site, C]
+    queue.leave("one", held, "suspended")
+    assert queue.take_one("two", hour=7).site == held.site
+
+
 def test_a_probed_site_goes_before_the_hour_and_is_marked(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A, B)
     number = queue.plan("planner", 10)

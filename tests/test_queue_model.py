@@ -237,10 +237,10 @@ class Walk:
         assert actor.name in self.expiry, f"{actor.name} leased without a session"
         assert len(hand.sites) <= wanted
         if not expired:
-            seen = hand.ready, hand.leased
-            assert seen[1] == before["leased"]
+            assert hand.leased == before["leased"]
             woken = sum(site.state == "l" and site.due <= self.now for site in self.sites.values())
-            assert 0 <= seen[0] - before["waiting"] - before["suspended"] <= woken
+            waited = before["waiting"] + before["suspended"] if work == "site" else 0
+            assert 0 <= hand.ready - waited <= (woken if work == "site" else len(self.sites))
         if work == "site":
             self._check_hunger(actor, hand, wanted if hungry else 0, asked_ms)
         else:

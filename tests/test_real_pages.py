@@ -19,6 +19,7 @@ from scrapy.linkextractors import LinkExtractor
 from w3lib.html import strip_html5_whitespace
 
 from crawler.agent import links
+from crawler.agent.charset import encoding_of
 from crawler.sites.canonical import split
 
 PAGES = sorted((Path(__file__).parent / "pages").glob("*.html"))
@@ -37,7 +38,7 @@ def ours(body: bytes, url: str) -> set[str]:
     root = links.document(body, HTML)
 
     def found() -> links.Links:
-        return links.links(root, url, site, MOST, LENGTH, lambda: links.encoding_of(body, HTML))
+        return links.links(root, url, site, MOST, LENGTH, lambda: encoding_of(body, HTML))
 
     first = found()
     assert found() == first
@@ -53,7 +54,7 @@ def long_way(root: object, body: bytes, url: str, site: str) -> links.Links:
     outside: dict[str, list[str]] = {}
 
     def encoding() -> str:
-        return links.encoding_of(body, HTML)
+        return encoding_of(body, HTML)
 
     for href in links.hrefs(root, MOST):
         place = links._canonical(links._base(root, url, encoding), href, LENGTH, encoding)

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.needs("redis-cli"), pytest.mark.timeout(180)]
 
 NAMES = ("one.localhost", "two.localhost")
 # Names in the page's keys that stand for others.
-STAND_INS = {"WORK": "site|recheck|revive|status", "XXXX": "[0-9a-f]{4}", "N": r"\d+"}
+STAND_INS = {"WORK": "(?:site|recheck|revive|status)", "XXXX": "[0-9a-f]{4}", "N": r"\d+"}
 KINDS = {"sorted set": "zset"}
 # What must be there while this crawl is at work; the others come and go.
 THERE = {
@@ -104,8 +104,10 @@ def test_what_is_shown_is_what_the_table_says(crawl: Crawl) -> None:
     assert re.fullmatch(r"[wslfabWSLFAB] \S+( \d+/\d+)?( \d+ \S+ site)?", shown["sites:XXXX"][0])
     assert crawl.waiting in shown["fresh"]
     assert crawl.down in shown["wake:WORK"]
-    assert shown["park:PLACE"] == [f"http://{NAMES[1]}:{crawl.port}"]
-    assert {"127.0.0.1", f"//{NAMES[0]}"} <= set(shown["busy"])
+    (held,) = (name for name in NAMES if f"//{name}" in shown["busy"])
+    (other,) = set(NAMES) - {held}
+    assert shown["park:PLACE"] == [f"http://{other}:{crawl.port}"]
+    assert "127.0.0.1" in shown["busy"]
     assert shown["budget"] == [crawl.waiting, "500"]
     assert shown["why"] == ["its owner asked"]
     assert "/given" in "\n".join(shown["paths:SITE"])
@@ -153,7 +155,7 @@ def crawl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawl]:
             SITES_PER_ADDRESS=1,
             DOWNLOAD_DELAY=0.2,
             LEASE_SECONDS=120,
-            MAX_TRIES=1,
+            MAX_TRIES=2,
             SCOPE="host",
         )
         at_work = Crawl(place, farm)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from tests.crawling import ROOT, Place, Run
 from tests.faults import HopHeldBack, suffers
 from tests.servers import RunningServer
@@ -57,6 +59,20 @@ def test_a_hop_that_is_held_back_is_asked_again(place: Place, valkey: RunningSer
         assert run.err.count("held back: robots.txt of") == 2
         check_walked_by_the_rules(valkey, one)
         check_walked_by_the_rules(valkey, three)
+
+
+@pytest.mark.parametrize(("hops", "denied"), [(5, True), (6, False)])
+def test_five_redirects_of_the_rules_are_followed(
+    place: Place, valkey: RunningServer, hops: int, denied: bool
+) -> None:
+    """What lies further away is not there (RFC 9309, 2.3.1.2)."""
+    chain = {f"/r{hop}": moved(f"/r{hop + 1}") for hop in range(1, hops)}
+    routes = {"/robots.txt": moved("/r1"), **chain, f"/r{hops}": text(RULES), "*": links("/no", "/yes")}
+    with SmallSite(routes) as site:
+        crawl(place, valkey, site)
+        assert site.paths[:6] == ["/robots.txt", *(f"/r{hop}" for hop in range(1, 6))]
+        assert (outcomes(valkey)[f"{site.site}/no"] == "denied") == denied
+        assert f"/r{6}" not in site.paths
 
 
 def test_rules_that_lie_where_nobody_may_go_forbid_everything(place: Place, valkey: RunningServer) -> None:

@@ -17,6 +17,7 @@ from tests.crawling import Place, listening, wait_for_hits
 from tests.farm import Farm
 from tests.raw_server import RawServer, answer, in_loop, page
 from tests.servers import eventually
+from tests.small_site import Reply, SmallSite
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +51,30 @@ def test_only_the_allowed_networks_are_reached(place: Place, farm: Farm) -> None
     assert refused == [(f"{farm.site(0)}/", -10)]
 
 
-def test_a_redirect_into_a_private_network_ends_there(place: Place, farm: Farm) -> None:
+def test_what_leads_into_a_private_network_ends_there(place: Place, farm: Farm) -> None:
+    """A redirect, a meta refresh, links in odd notations, and a robots.txt that lies there."""
     seed = f"{farm.site(0)}/_/redirect-private"
-    place.crawl([seed], SCOPE="any", USER_AGENT="lowtide (+https://lowtide.example/bot)").succeeded()
+    odd = (
+        "http://0x0a.2.3.4/",
+        "http://167903237/",
+        "http://[::ffff:a02:306]/",
+        "http://0251.0376.0251.0376/",
+    )
+    body = '<meta http-equiv=refresh content="0; url=http://10.2.3.3/">' + "".join(
+        f'<a href="{to}">x</a>' for to in odd
+    )
+    away = Reply(302, {"Location": "http://10.2.3.7/robots.txt"})
+    with (
+        SmallSite({"/": Reply(fields={"Content-Type": "text/html"}, body=body)}) as leading,
+        SmallSite({"/robots.txt": away, "/": Reply(body="never asked for")}, "127.0.1.9") as hiding,
+    ):
+        contact = "lowtide (+https://lowtide.example/bot)"
+        place.crawl([seed, leading.root, hiding.root], SCOPE="any", USER_AGENT=contact).succeeded()
+        assert hiding.paths == ["/robots.txt"]
     rows = dict(place.rows("select url, status from pages"))
-    assert rows[seed] == 302
-    assert rows["http://10.1.2.3/"] == -10
+    assert rows.pop(seed) == 302
+    assert rows.pop(leading.root) == 200
+    assert rows == dict.fromkeys(["http://10.1.2.3/", "http://10.2.3.3/", *odd], -10)
 
 
 # --- Schemes ----------------------------------------------------------------------------------------------

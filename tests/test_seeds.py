@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from crawler.sites import seeds
 from crawler.sites.seeds import BadSeed, Seed
@@ -105,13 +107,44 @@ def test_values_of_the_inlet(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"\xff\xfe", b"{", b'{"link": "https://a.example"}', b'{"url": null}', b"[]", b"\x80\x04K\x01."]
+    "value",
+    [
+        *(b"\xff\xfe", b"{", b'{"link": "https://a.example"}', b'{"url": null}', b"[]", b"\x80\x04K\x01."),
+        pytest.param(b'{"url":' + b"[" * 50_000, id="deep"),
+    ],
 )
 def test_values_that_are_no_seeds(value: bytes) -> None:
     found = seeds.from_inlet(value)
     assert isinstance(found, BadSeed)
     assert found.line == 0
     assert "wanted" in found.reason
+
+
+_PIECES = st.sampled_from(
+    (
+        *("http://", "https://", "//", "/", "?", "#", "@", ":", "[", "]", "::1", ".", "..", "%", "%2f", "\\"),
+        *("a", "é", "。", "{", "}", '"url"', '"', " ", "\t", "\n", "\0", "\ud800", "\ufeff", ":80", ":99999"),
+        *("example.org", "xn--"),
+    )
+)
+
+
+@given(st.lists(st.one_of(_PIECES, st.text(max_size=3)), max_size=12).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_a_seed_or_none(text: str) -> None:
+    """What is one is spelt as all URLs are: it is the same seed again."""
+    for found in (seeds.parse(text, 7), *seeds.from_lines(text.split("\n")), seeds.from_inlet(_sent(text))):
+        if isinstance(found, Seed):
+            assert found.site.startswith(("http://", "https://"))
+            assert found.path.startswith("/")
+            assert seeds.parse(found.site + found.path) == found
+        else:
+            assert found.reason
+            assert len(found.text) <= 200
+
+
+def _sent(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 # --- Manners ----------------------------------------------------------------------------------------------

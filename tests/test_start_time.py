@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -52,3 +55,44 @@ def test_help_comes_as_soon_as_scrapys_own(tmp_path: Path) -> None:
     assert ours - stock <= HELP_SECONDS, f"{ours:.2f} s, Scrapy's own {stock:.2f} s"
     said = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
     assert "doctor" in said
+
+
+# Runs a module as `python -m` would, then tells what the collector did until then and left to its last round.
+LOOKED_AT = """
+import atexit, gc, json, runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+except SystemExit:
+    pass
+looks = sum(one["collections"] for one in gc.get_stats())
+atexit._run_exitfuncs()
+print(json.dumps([looks, gc.get_freeze_count()]))
+"""
+
+
+def collected(module: str, *words: str, folder: Path) -> tuple[int, int]:
+    """How often the collector looked until the command had run, and how many objects it leaves alone at the end."""
+    command = [sys.executable, "-c", LOOKED_AT, module, *words]
+    env = {**os.environ, "LOWTIDE_VAR_DIR": str(folder / "var")}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
+    looks, left = json.loads(done.stdout.splitlines()[-1])
+    return looks, left
+
+
+def test_processes_of_our_own_are_not_searched_for_garbage_while_they_start(tmp_path: Path) -> None:
+    ours, stock = (collected(name, "seed", folder=tmp_path)[0] for name in ("crawler.start", "scrapy"))
+    assert ours < stock / 4
+
+
+def test_a_command_ends_without_a_last_search_but_not_one_that_runs_spiders(tmp_path: Path) -> None:
+    assert collected("scrapy", "seed", folder=tmp_path)[1] > 100_000
+    assert collected("scrapy", "extract", folder=tmp_path)[1] == 0
+
+
+def test_our_way_to_start_is_scrapys(tmp_path: Path) -> None:
+    ours, stock = (
+        subprocess.run([*way, "seed", "--help"], cwd=ROOT, capture_output=True, check=True, text=True)
+        for way in ([sys.executable, "-m", "crawler.start"], [str(SCRAPY)])
+    )
+    assert ours.stdout == stock.stdout

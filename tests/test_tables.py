@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, Table, create_engine, inspect, make_url, select, text
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from crawler.records import (
     OrderWord,
@@ -35,7 +37,8 @@ from crawler.records import (
     hash64,
     pack_links,
 )
-from crawler.store import copying, database, literals, writing
+from crawler.store import copying, database, literals, upserts, writing
+from crawler.store import rows as row_of
 from crawler.store.database import (
     DatabaseAway,
     DatabaseError,
@@ -199,6 +202,38 @@ def test_sqlite_is_set_up_for_one_writer_and_many_readers(filled: OpenFresh) -> 
     assert found == ["wal", 1, 8192, -65536, 10_000, 10_000]
 
 
+# Of each kind that most pages have none of, one value.
+RARE = {
+    "error": "why",
+    "duplicate_of": "/a",
+    "redirect": "https://b.example/",
+    "canonical": SITE + "/c",
+    "mail_domains": ["b.example"],
+    "ftp_domains": ["c.example"],
+    "robots": ["nofollow"],
+    "keywords": ["tide"],
+}
+
+
+@every_kind
+@pytest.mark.parametrize("many", [1, upserts.LEAST_COPIED + 5])
+def test_what_a_newer_turn_does_not_have_is_gone(kind: str, many: int, filled: OpenFresh) -> None:
+    """Rows with and without the rare columns are written by statements of their own."""
+    engine = filled(kind)
+    names = [name for name in row_of.RARE_COLUMNS if name not in ("extracted_at", *row_of.LIFE_COLUMNS)]
+    assert set(names) == set(RARE)
+    put(engine, *(page(f"/{n}", 1_000 + n, **RARE) for n in range(many)))
+    assert all(all(row[name] for name in names) for row in rows(engine, pages))
+    put(engine, *(page(f"/{n}", 2_000 + n, title="new") for n in range(many)))
+    found = rows(engine, pages)
+    assert {row[name] for row in found for name in names} == {None}
+    assert [row["title"] for row in found] == ["new"] * many
+    both = [page("/0", 3_000, **RARE), page("/0", 3_001), page("/1", 3_002), page("/1", 3_003, **RARE)]
+    put(engine, *both)
+    errors = {row["url"]: row["error"] for row in rows(engine, pages)}
+    assert (errors[SITE + "/0"], errors[SITE + "/1"]) == (None, "why")
+
+
 # --- Versions ---------------------------------------------------------------------------------------------
 
 
@@ -210,11 +245,43 @@ def test_known_versions_are_those_of_the_revisions() -> None:
 
 
 @every_kind
-def test_revisions_make_the_tables_that_the_code_knows(kind: str, filled: OpenFresh) -> None:
-    with filled(kind).connect() as connection:
+def test_revisions_make_the_tables_that_the_code_knows(kind: str, fresh: OpenFresh) -> None:
+    walked, made = fresh(kind), fresh(kind)
+    at_revision(walked, "head")
+    migrate(made)
+    with walked.connect() as connection:
         given = {"compare_type": True, "version_table": database.VERSION_TABLE}
         context = MigrationContext.configure(connection, opts=given)
         assert compare_metadata(context, metadata) == []
+    assert shape(made) == shape(walked)
+
+
+def shape(engine: Engine) -> dict[str, Any]:
+    """Tables with their columns and keys, as the database tells them; the order of columns is none of its meaning."""
+    asked = inspect(engine)
+    return {
+        name: (
+            sorted(repr({**one, "type": repr(one["type"])}) for one in asked.get_columns(name)),
+            asked.get_pk_constraint(name),
+            asked.get_unique_constraints(name),
+            asked.get_indexes(name),
+            asked.get_table_options(name) if engine.dialect.name != "sqlite" else (),
+        )
+        for name in asked.get_table_names()
+    }
+
+
+@every_kind
+def test_tables_that_were_half_made_are_taken_up(kind: str, fresh: OpenFresh) -> None:
+    """MariaDB commits each by itself."""
+    engine = fresh(kind)
+    with transaction(engine) as connection:
+        database._VERSIONS.create(connection)
+        metadata.create_all(connection, tables=[pages, sites, visits])
+    migrate(engine)
+    put(engine, page("/", language="ko"))
+    assert check_version(engine) == database.KNOWN[-1]
+    assert column(engine, pages, "language") == ["ko"]
 
 
 @every_kind
@@ -602,6 +669,8 @@ def test_page_of_an_unknown_site_makes_it_known(filled: OpenFresh) -> None:
             ("found_at", "source", "ended_at", "reason", "ended_entry", "found_entry", "alias_of")
         ),
         **dict.fromkeys(("stopped", "stopped_reason", "stopped_entry", "budget", "budget_entry", "pending")),
+        **dict.fromkeys(("health", "health_since", "health_status", "health_told", "health_penalty")),
+        **dict.fromkeys(("health_damped", "health_at")),
         "site_id": 0,
         "site": SITE,
         "state": "queued",
@@ -664,6 +733,28 @@ def test_texts_that_no_database_takes_are_cleaned(kind: str, filled: OpenFresh) 
     assert column(engine, pages, "title") == ["ab\ufffdc"]
     assert column(engine, pages, "url") == [SITE + "/a"]
     assert sorted(filter(None, column(engine, sites, "source"))) == ["\ufffd"]
+
+
+@every_kind
+def test_no_text_of_a_page_is_too_odd_for_a_database(kind: str, filled: OpenFresh) -> None:
+    """Whatever field it stands in, lists and the names of a table among them."""
+    odd: dict[str, Any] = {str: "a\0\ud800", list[str]: ["a\0\ud800", "\0"], dict[str, int]: {"a\0\udfff": 1}}
+    needed = ("site", "path", "sha256", "content_hash", "duplicate_of")
+    given = {
+        field.name: odd[field.type]
+        for field in msgspec.structs.fields(Page)
+        if field.type in odd and field.name not in needed
+    }
+    assert {"media", "outside_hosts", "keywords", "robots", "title", "etag"} <= set(given)
+    engine = filled(kind)
+    put(engine, page("/odd", **given))
+    (row,) = rows(engine, pages)
+    texts = [value for value in row.values() if isinstance(value, str)]
+    assert len(texts) >= 10
+    for value in texts:
+        value.encode()
+        assert "\0" not in value
+        assert "\\u0000" not in value
 
 
 @pytest.mark.parametrize(
@@ -763,7 +854,10 @@ def a_full_page(number: int) -> Page:
 
 # Columns that are not the field of that name as it is.
 MADE = {
-    "pages": ("site_id", "url_hash", "url", "state", "duplicate_of", "links", "media", "extracted_at"),
+    "pages": (
+        *("site_id", "url_hash", "url", "state", "duplicate_of", "links", "media", "extracted_at"),
+        *("fails", "last_checked", "last_changed", "next_check"),
+    ),
     "fetches": ("site_id", "url_hash"),
 }
 
@@ -791,17 +885,23 @@ def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, fil
 
 
 @pytest.mark.parametrize("upsert", [one for one in vars(writing).values() if isinstance(one, Upsert)])
-def test_rows_have_their_values_in_the_order_of_the_table(upsert: Upsert) -> None:
-    places = [list(upsert.table.columns.keys()).index(name) for name in upsert.columns]
-    assert places == sorted(places)
+def test_a_statement_names_the_columns_in_the_order_of_the_rows(upsert: Upsert) -> None:
+    for dialect in (sqlite.dialect(), postgresql.psycopg.dialect(), mysql.pymysql.dialect()):
+        statement = upserts._statement(dialect, upsert)
+        named, places = re.findall(r"\(([^()]*)\)", statement)[:2]
+        assert tuple(name.strip(' "`') for name in named.split(",")) == upsert.columns
+        assert len(places.split(",")) == len(upsert.columns)
     assert upsert.columns[: len(upsert.key)] == upsert.key or upsert.key in (("digest",), ("stream_id",))
-    assert set(upsert.changed) <= set(upsert.columns)
+    left_out = set(row_of.RARE_COLUMNS) - set(row_of.LIFE_COLUMNS) if upsert is writing.USUAL_PAGES else set()
+    assert set(upsert.changed) - set(upsert.columns) == left_out
 
 
 def test_no_column_of_a_page_is_left_out() -> None:
     for upsert in (writing.PAGES, writing.FETCHES, writing.RUNS, writing.CHECKS, writing.VISITS):
         assert set(upsert.columns) | {"id"} == set(upsert.table.columns.keys()) | {"id"}
-    assert set(writing.PAGES.changed) == set(writing.PAGES.columns) - {"site_id", "url_hash", "url"}
+    ruled = {name for name, _ in writing.PAGES.computed}
+    assert {*writing.PAGES.changed, *ruled} == set(writing.PAGES.columns) - {"site_id", "url_hash", "url"}
+    assert not ruled & set(writing.PAGES.changed)
 
 
 # --- How each database takes many rows --------------------------------------------------------------------

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from crawler.records import Check, Page, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit, pack_links
+from crawler.records import Check, Page, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit, hash64, pack_links
 from crawler.store.database import migrate, open_database, transaction
+from crawler.store.ranks import Ranked, replace
 from crawler.store.tables import metadata
 from crawler.store.writing import Letter, Stored, bury, store
 from tests.conftest import MakeDatabase
@@ -64,6 +66,11 @@ def filled(url: str) -> Engine:
     with transaction(engine) as connection:
         store(connection, engine_rows)
         bury(connection, [Letter("9-0", "no record", {b"v": b"1"})])
+    pages, known = (np.array([hash64(text) for text in texts]) for texts in ([f"{sites[0]}/"], sites))
+    one = np.ones(1)
+    replace(
+        engine, Ranked("r", "exact", "site", 0.85, known[:1], pages, one, known[:1], one, one.astype(int))
+    )
     return engine
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, func, select
 
-from crawler.records import Page
+from crawler.records import Check, Page, Visit
 from crawler.store import thinning
 from crawler.store.database import migrate, open_database, transaction
-from crawler.store.tables import fetches, pages
-from crawler.store.thinning import DAY_SECONDS, Thinning, turn_key
+from crawler.store.tables import checks, fetches, pages, visits
+from crawler.store.thinning import DAY_SECONDS, Thinning, histories, turn_key
 from crawler.store.writing import Stored, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
+from tests.queue_driver import queue_options
 from tests.servers import RunningServer, eventually
 from tests.test_coordinator import drain, drained, make_coordinator, publish, working
 
@@ -53,7 +54,7 @@ def turn(number: int, days_ago: float) -> Page:
     return Page(path=f"/{number}", fetched_at=at, seq=number, **given)
 
 
-def put(engine: Engine, *turns: Page) -> None:
+def put(engine: Engine, *turns: Page | Visit | Check) -> None:
     with transaction(engine) as connection:
         store(connection, [Stored("1-0", one) for one in turns])
 
@@ -61,6 +62,13 @@ def put(engine: Engine, *turns: Page) -> None:
 def left(engine: Engine) -> list[int]:
     with engine.connect() as connection:
         return sorted(connection.execute(select(fetches.c.seq)).scalars())
+
+
+def thinning_of(valkey: RunningServer, name: str, fetches_days: float, **changes: float) -> Thinning:
+    options = queue_options(
+        **{"fetches_days": fetches_days, "visits_days": 0.0, "health_days": 0.0, **changes}
+    )
+    return Thinning(valkey.client, "lt", name, histories(options))
 
 
 def steps(one: Thinning, engine: Engine, many: int = 100) -> None:
@@ -72,7 +80,7 @@ def steps(one: Thinning, engine: Engine, many: int = 100) -> None:
 def test_what_is_too_old_goes_and_the_pages_stay(kind: str, engines: Any, valkey: RunningServer) -> None:
     engine = engines(kind)
     put(engine, *(turn(n, 40 if n % 3 else 5) for n in range(1, 101)), *(turn(n, 5) for n in range(101, 121)))
-    steps(Thinning(valkey.client, "lt", "one", 30), engine)
+    steps(thinning_of(valkey, "one", 30), engine)
     assert left(engine) == [n for n in range(1, 121) if n > 100 or not n % 3]
     with engine.connect() as connection:
         assert connection.execute(select(func.count(pages.c.id))).scalar() == 120
@@ -83,7 +91,7 @@ def test_the_newest_rows_are_never_looked_at(kind: str, engines: Any, valkey: Ru
     """There another coordinator writes; by the next walk they are no longer the newest."""
     engine = engines(kind)
     put(engine, *(turn(n, 40) for n in range(1, 31)))
-    steps(Thinning(valkey.client, "lt", "one", 30), engine)
+    steps(thinning_of(valkey, "one", 30), engine)
     assert left(engine) == list(range(21, 31))
 
 
@@ -91,7 +99,7 @@ def test_the_newest_rows_are_never_looked_at(kind: str, engines: Any, valkey: Ru
 def test_one_coordinator_at_a_time(kind: str, engines: Any, valkey: RunningServer) -> None:
     engine = engines(kind)
     put(engine, *(turn(n, 40) for n in range(1, 101)))
-    one, two = (Thinning(valkey.client, "lt", name, 30) for name in ("one", "two"))
+    one, two = (thinning_of(valkey, name, 30) for name in ("one", "two"))
     steps(one, engine, 3)
     assert len(left(engine)) == 70
     steps(two, engine)
@@ -107,25 +115,56 @@ def test_one_coordinator_at_a_time(kind: str, engines: Any, valkey: RunningServe
 def test_a_walk_whose_coordinator_died_is_begun_anew(engines: Any, valkey: RunningServer) -> None:
     engine = engines("sqlite")
     put(engine, *(turn(n, 40) for n in range(1, 101)))
-    dead = Thinning(valkey.client, "lt", "dead", 30)
+    dead = thinning_of(valkey, "dead", 30)
     steps(dead, engine, 3)
     valkey.client.delete(turn_key("lt"))  # as after its time
-    steps(Thinning(valkey.client, "lt", "next", 30), engine)
+    steps(thinning_of(valkey, "next", 30), engine)
     assert left(engine) == list(range(91, 101))
     steps(dead, engine)
     assert valkey.client.get(turn_key("lt")) == b"done", "it has lost its turn, and knows"
 
 
+@every_kind
+def test_all_histories_are_walked_through_in_one_turn(kind: str, engines: Any, valkey: RunningServer) -> None:
+    engine = engines(kind)
+    now = time.time()
+    seen = [
+        Visit(
+            site=SITE,
+            hour=int(now / 3600) - (24 * 200 if n <= 50 else 0),
+            pages=3,
+            agent="h-1",
+            run="r",
+            seq=n,
+        )
+        for n in range(1, 101)
+    ]
+    asked = [
+        Check(
+            crawler=1, code=n, checked_at=int((now - 40 * DAY_SECONDS) * 1000), status=200, digest=f"{n:032x}"
+        )
+        for n in range(1, 101)
+    ]
+    put(engine, *(turn(n, 40) for n in range(1, 101)), *seen, *asked)
+    steps(thinning_of(valkey, "one", 0, visits_days=180.0, checks_days=30.0), engine)
+    with engine.connect() as connection:
+        counts = [
+            connection.execute(select(func.count(one.c.id))).scalar() for one in (fetches, visits, checks)
+        ]
+    assert counts == [100, 50, 10], "for ever; half a year; a month, but for the newest"
+    assert valkey.client.get(turn_key("lt")) == b"done"
+
+
 def test_no_days_mean_for_ever(engines: Any, valkey: RunningServer) -> None:
     engine = engines("sqlite")
     put(engine, *(turn(n, 4_000) for n in range(1, 51)))
-    steps(Thinning(valkey.client, "lt", "one", 0), engine)
+    steps(thinning_of(valkey, "one", 0), engine)
     assert len(left(engine)) == 50
     assert not valkey.client.exists(turn_key("lt"))
 
 
 def test_an_empty_history_is_looked_at_and_left(engines: Any, valkey: RunningServer) -> None:
-    steps(Thinning(valkey.client, "lt", "one", 30), engines("sqlite"))
+    steps(thinning_of(valkey, "one", 30), engines("sqlite"))
     assert valkey.client.get(turn_key("lt")) == b"done"
 
 
@@ -136,6 +175,7 @@ def test_a_coordinator_thins_while_it_writes(
     url = make_database(kind)
     publish(valkey.client, *(turn(n, 40) for n in range(1, 201)))
     drain(valkey, url)
+    valkey.client.delete(turn_key("lt"))  # as a day later
     engine = open_database(url)
     with working(make_coordinator(valkey.url, url, FETCHES_DAYS=30)):
         for start in range(201, 1_201, 50):

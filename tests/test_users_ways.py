@@ -863,7 +863,8 @@ def test_a_spider_that_scrapy_writes_is_a_crawl(user: User) -> None:
         file = copy / "crawler" / "spiders" / "written.py"
         text = file.read_text()
         file.write_text(text.replace("pass", "yield {'url': response.url}"))
-        assert place.run("list", **here).succeeded().out.split() == ["site", "written"]
+        listed = place.run("list", **here).succeeded().out.split()
+        assert listed == ["recheck", "revive", "site", "status", "written"]
         feed = f"{place.folder}/items.jsonl"
         place.run("crawl", "written", "-O", feed, **QUICK, **here).succeeded()
         assert place.stored() == farm.expected()

@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from crawler import engine, records
-from crawler.agent import robots
+from crawler.agent import breaker, robots
 from crawler.agent.answers import LONGEST_REST_SECONDS
+from crawler.agent.checking import CHECKING, Checking
+from crawler.agent.division import LOADING
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
 from crawler.agent.outbox import Outbox
 from crawler.agent.pages import NotKeptError
@@ -33,6 +35,7 @@ from crawler.agent.seeding import NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.slots import Slot
 from crawler.agent.stream_watch import StreamWatch
+from crawler.records import WORKS
 from crawler.sites import connection
 from crawler.sites.queue import SiteQueue
 from crawler.sites.scope import Scope
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from crawler.agent.names import Names
     from crawler.agent.pages import Chain
     from crawler.options import Options
+    from crawler.records import Work
 
 logger = logging.getLogger("agent")
 
@@ -75,12 +79,13 @@ class Agent:
         self.scope = Scope(options)
         self.max_url_length: int = settings.getint("URLLENGTH_LIMIT") or sys.maxsize
         self.ended = False  # nothing is left anywhere, or something went wrong for good
+        self.works = _works(crawler, options)
         self._chain = chain
         self._stuck = False  # what records refer to cannot be kept
         self._wake = wake
         self._client = connection.connect(settings)
         self.queue = SiteQueue(self._client, options)
-        self.session = Session(self.queue, options, lost=lambda: self.leasing.lose())
+        self.session = Session(self.queue, options, lost=self._lose)
         author = self.session.author
         self.outbox = Outbox(self.queue, author, options.spool_records, options.flush_records)
         self.seeding = Seeding(self._client, self.queue, options, self.scope, author, settings["USER_AGENT"])
@@ -90,15 +95,31 @@ class Agent:
             self.outbox,
             names,
             options,
+            tuple(work for work in self.works if work != CHECKING),
             settings.getfloat("DOWNLOAD_DELAY"),
             robots.product(settings["USER_AGENT"]),
             self.settle,
         )
+        self.checking = Checking(
+            crawler,
+            self.session,
+            self.queue,
+            names,
+            options,
+            settings.getfloat("DOWNLOAD_DELAY"),
+            robots.product(settings["USER_AGENT"]),
+            self.max_url_length,
+        )
+        self.leasing.elsewhere = self.checking.holds
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
         self._tie = itertools.count()
         self._stream = StreamWatch(options.stream_max_records, options.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
+
+    def _lose(self) -> None:
+        self.leasing.lose()
+        self.checking.lose()
 
     # --- life ---
 
@@ -106,7 +127,7 @@ class Agent:
         """Join the crawl and start working; where that cannot be, the reason is told and the crawl ends."""
         self._seeds = str(getattr(spider, "seeds", "") or "")
         try:
-            await self.session.open(spider.name)
+            await self.session.open(spider.name, self.works)
             await self._tell_run()
         except PrefixTakenError as error:
             self._give_up("prefix_taken", str(error))
@@ -115,13 +136,16 @@ class Agent:
             where = connection.told(self.crawler.settings)
             self._give_up("redis_away", f"REDIS_URL {where} does not answer: {error}")
             return
-        loops = (self._lease_loop, self._renew_loop, self._flush_loop, self._seed_loop)
+        loops: tuple[Loop, ...] = (self._lease_loop, self._renew_loop, self._flush_loop, self._seed_loop)
+        if CHECKING in self.works:
+            loops += (self.checking.lease_loop, self.checking.hand_in_loop)
         self._tasks = [asyncio.ensure_future(self._run(loop)) for loop in loops]
 
     async def close(self, reason: str) -> None:
         """Give everything back; what cannot be told within PARTING_SECONDS is left to the next holder."""
         joined = bool(self._tasks)
         await self._stop_loops()
+        await self.checking.close(PARTING_SECONDS / 3)
         await self.leasing.return_all(PARTING_SECONDS / 3)
         try:
             if joined:
@@ -153,6 +177,7 @@ class Agent:
                 while not self.outbox.empty:
                     await self._flush()
                     await asyncio.sleep(0)  # what still goes on must not keep PARTING_SECONDS from passing
+                await self.checking.hand_in()
                 await self.seeding.queue_met()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
@@ -222,6 +247,7 @@ class Agent:
             self._stuck = False
             logger.warning("what finished pages refer to can be written again")
         met = await self.seeding.queue_met()
+        await self.leasing.offer_found()
         if met:
             self.leasing.asks.set()
         if met or not self.outbox.empty:
@@ -289,7 +315,7 @@ class Agent:
             if not slot.busy:
                 self.leasing.end(slot, "finished")
             return
-        due = max(due, slot.free_at)
+        due = now if slot.given_up else max(due, slot.free_at)
         closed = 0.0 if slot.robots_hop else self._closed_for(slot, due - now)
         due += closed
         if due - now > KEEP_SECONDS:
@@ -320,12 +346,24 @@ class Agent:
             slot.reason = reason
             logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
 
+    def park(self, slot: Slot, reason: str) -> None:
+        """The site does not answer: it goes back, and whoever leases it next begins with a probe."""
+        seconds = breaker.pause(slot.frontier.parkings, self.options.site_probe_seconds)
+        seconds *= random.uniform(1.0, 1.0 + REST_SPREAD)
+        logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
+        self.leasing.end(slot, "later", reason, self.leasing.due_ms(seconds))
+
     def publish(self, slot: Slot, page: records.Page, links: bytes = b"") -> None:
         """A page's turn has ended: its record goes out with the next flush."""
         self.session.pages += 1
         self.outbox.add(slot, page, links)
         if page.outcome != "denied":
             self.leasing.count_probe(slot)
+
+    def tell(self, slot: Slot, record: records.Record) -> None:
+        """What another work than loading learned by a turn goes out with the next flush."""
+        self.session.pages += 1
+        self.outbox.add(slot, record)
 
     def ask_for_alias(self, slot: Slot, sha256: str) -> None:
         """The site's root page is loaded: is it another site's under this name? Asked with the next flush, soon."""
@@ -367,7 +405,17 @@ class Agent:
             return False
         if not self.outbox.empty or await self.seeding.inlet_length():
             return False
-        return (await self.queue.depth()).open == 0
+        for work in self.works:
+            if await self._has_work(work):
+                return False
+        return CHECKING not in self.works or not self.checking.busy
+
+    async def _has_work(self, work: Work) -> bool:
+        """Whether somebody has, or could have right now, a site for this work."""
+        if work == LOADING:
+            depth = await self.queue.depth()
+            return depth.open > 0 or (depth.coordinated > 0 and await self.queue.reopening() > 0)
+        return await self.queue.due_now(work) > 0
 
     async def _finish(self) -> None:
         """Say what is left for later, and let the engine end."""
@@ -379,10 +427,11 @@ class Agent:
                 f"`redis-cli lpush {self.options.start_urls_key} URL` with --when-idle wait",
             )
             return
-        if not self.session.pages and not depth.later:
+        if LOADING in self.works and not self.session.pages and not depth.later:
             logger.info(
                 "nothing was left to do: %d sites are finished; --again walks them anew", depth.finished
             )
+        await self._tell_due()
         if depth.later:
             waiting = await self.queue.due("site", NAMED_AT_THE_END)
             logger.info(
@@ -392,6 +441,19 @@ class Agent:
             logger.info("%d sites are paused and stay so", depth.paused)
         self.ended = True
         self._wake()
+
+    async def _tell_due(self) -> None:
+        """What the works beside loading will have to do later."""
+        for work in self.works:
+            if work != LOADING and (waiting := await self.queue.due(work, NAMED_AT_THE_END)):
+                logger.info("%s: sites are due in a later run: %s", work, _listed(waiting))
+
+
+def _works(crawler: Crawler, options: Options) -> tuple[Work, ...]:
+    """What this agent does: the spider's own work and those beside it; loading comes last, and no work waits for it."""
+    own: Work = getattr(crawler.spidercls, "work", LOADING)
+    named = {own, *options.works}
+    return tuple(sorted(named, key=lambda work: (work == LOADING, WORKS.index(work))))
 
 
 def _listed(waiting: list[tuple[str, int, str]]) -> str:

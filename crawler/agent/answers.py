@@ -16,6 +16,8 @@ Verdict = Literal["stored", "redirected", "failed", "again"]
 # A site's first rest after 429 or 503, doubled from time to time up to a day.
 FIRST_REST_SECONDS = 60.0
 LONGEST_REST_SECONDS = 86_400.0
+# What leads elsewhere.
+REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Meaning(NamedTuple):
@@ -29,7 +31,7 @@ def meaning(status: int, retry_after: str, tries: int, max_tries: int, strikes: 
     """For an HTTP status; `strikes` counts the site's earlier rests in a row."""
     if 200 <= status < 300:
         return Meaning("stored")
-    if status in (301, 302, 303, 307, 308):
+    if status in REDIRECTS:
         return Meaning("redirected")
     if status in (429, 503):
         rest = seconds_asked(retry_after)

@@ -34,8 +34,9 @@ from scrapy.utils._download_handlers import get_dataloss_msg, get_warnsize_msg
 from scrapy.utils.httpobj import urlparse_cached
 
 from crawler.agent import proxies
-from crawler.agent.errands import errand_of
+from crawler.agent.errands import asked_by
 from crawler.agent.errors import ConnectionLost, ConnectTimeout, NotDecoded
+from crawler.agent.patience import taken_in
 from crawler.agent.transfer import Attempt, refusal_of
 from crawler.agent.wire import ENCODINGS, leave, wire_of
 
@@ -85,17 +86,19 @@ class CurlDownloadHandler(BaseDownloadHandler):
         times = dict.fromkeys(("name_s", "connect_s", "tls_s", "head_s", "body_s"))
         meta["stage_times"] = {**times, "reused": False}
         _ask_for_what_is_decoded(request.headers)
-        limits = self._wire.limits.narrowed(meta)
         host = urlparse_cached(request).hostname
         if not host:
             raise UnsupportedURLSchemeError(f"{request.url!r} names no host")
         addresses = self._allowed(request, await self._wire.names.resolve(host))
         proxy, entry = await self._proxy(request)
         meta["stage_times"]["name_s"] = monotonic() - started
-        if proxy is not None:
-            attempt = Attempt(request, limits, None, limits.connect.seconds, proxy, entry)
-            return await self._fetch(attempt, started)
-        return await self._fetch_from(addresses, host, request, limits, started)
+        limits = self._limits(request, 1 if proxy else len(addresses))
+        errand = asked_by(request)
+        with taken_in(errand.patience if errand else None, meta["stage_times"]):
+            if proxy is not None:
+                attempt = Attempt(request, limits, None, limits.connect.seconds, proxy, entry)
+                return await self._fetch(attempt, started)
+            return await self._fetch_from(addresses, host, request, limits, started)
 
     async def close(self) -> None:
         """Leave the wire; the last handler of the crawler closes it."""
@@ -103,6 +106,14 @@ class CurlDownloadHandler(BaseDownloadHandler):
             return
         self._closed = True
         await leave(self.crawler)
+
+    def _limits(self, request: Request, addresses: int) -> Limits:
+        """What the request may take: as the settings say, and for a page's turn as its site is used to."""
+        limits = self._wire.limits.narrowed(request.meta)
+        errand = asked_by(request)
+        if errand is None or errand.patience is None or errand.turn is None:
+            return limits
+        return errand.patience.narrow(limits, errand.turn.tries, addresses)
 
     def _allowed(self, request: Request, addresses: list[str]) -> list[str]:
         """The addresses that the guard lets pass; AddressRefused if there are none."""
@@ -147,7 +158,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         return response
 
     async def _fetch(self, attempt: Attempt, started: float) -> Response:
-        errand = errand_of(attempt.request)
+        errand = asked_by(attempt.request)
         attempt.raw = attempt.request.url in self._undecoded
         attempt.cut_size = self._wire.robots_bytes if errand is not None and errand.for_robots else 0
         transfer = self._wire.take()
@@ -157,6 +168,8 @@ class CurlDownloadHandler(BaseDownloadHandler):
             return self._outcome(transfer, code, text)
         finally:
             transfer.note_times(started)
+            if errand is not None:
+                errand.received += transfer.received
             transfer.end()
             self._wire.put(transfer)
 

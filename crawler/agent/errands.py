@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scrapy.http import Headers
 
     from crawler.agent.frontier import Turn
+    from crawler.agent.patience import SitePatience
     from crawler.agent.slots import Slot
 
 KEY: Final = "lowtide"
@@ -47,6 +48,8 @@ class Errand:
     under_way: bool = False
     url: str = ""  # what was asked for at last
     headers: Headers | None = None  # that request's, with what middlewares add
+    received: int = 0  # bytes of bodies, as they came
+    patience: SitePatience | None = None  # with the site that is asked; None: as much as the settings say
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url or self.slot.site}>"
@@ -65,6 +68,8 @@ class Errand:
         """The request is on its way."""
         self.under_way = True
         self.url, self.headers = request.url, request.headers
+        # A redirect of robots.txt may lead to another site.
+        self.patience = self.slot.patience if self.url.startswith(f"{self.slot.site}/") else None
         self.slot.in_flight += 1
 
     def end(self) -> bool:
@@ -74,7 +79,28 @@ class Errand:
         # The heir refers to this errand in turn: such a circle would be freed late.
         self.under_way, self.heir = False, None
         self.slot.in_flight -= 1
+        spent = self.slot.frontier.spent
+        if spent is not None:
+            self.slot.frontier.spent = spent._replace(size=spent.size + self.received)
+            self.received = 0
         return True
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Question:
+    """A request that no slot waits for, since who asks waits for it himself: a check of a site's status."""
+
+    sending: Callable[[], bool]  # as an errand's
+    patience: SitePatience | None = None
+    turn: Turn | None = None
+    received: int = 0
+    for_robots: bool = True  # longer bodies are cut off, as a robots.txt that is too long
+
+
+def asked_by(request: Request) -> Errand | Question | None:
+    """The errand or question in a request's meta: what whoever fetches it goes by."""
+    asker = request.meta.get(KEY)
+    return asker if isinstance(asker, Errand | Question) else None
 
 
 def errand_of(request: Request) -> Errand | None:

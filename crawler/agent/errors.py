@@ -22,6 +22,8 @@
         └── HeaderLimitExceeded      -11     response head above its limits
     UnsupportedURLSchemeError        -13     not http or https, or not a URL
 
+-15 is no error: a page of a trap, never asked for.
+
 The branches are ours, their stems are Scrapy's own; so its retry middleware and errbacks work unchanged:
 timeouts, failures and refused connections are retried by default, refused addresses and too large answers
 are not. A page gets another turn for what may pass: not for what the crawler, a setting or the URL decides.
@@ -97,6 +99,8 @@ class HeaderLimitExceeded(TooLarge):
 
 
 OTHER: Final = -13
+ROBOTS_DENIED: Final = -9
+IN_A_TRAP: Final = -15
 
 # Subclasses stand before their bases: the first match counts.
 _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
@@ -108,7 +112,7 @@ _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (ConnectionLost, -6),
     (TlsError, -7),
     (ResponseDataLossError, -8),
-    (RobotsDenied, -9),
+    (RobotsDenied, ROBOTS_DENIED),
     (AddressRefused, -10),
     (TooLarge, -11),
     (MalformedAnswer, -12),
@@ -144,3 +148,9 @@ def worth_another_try(error: BaseException) -> bool:
 def error_of_libcurl(code: int) -> type[Exception]:
     """The exception that libcurl's error number stands for; DownloadFailedError for one without its own."""
     return _OF_LIBCURL.get(code, DownloadFailedError)
+
+
+def in_one_line(error: BaseException) -> str:
+    """The error's name and words, whatever these are: half a character cannot be written into a record."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text.encode("utf-8", "backslashreplace").decode()[:300]

@@ -185,9 +185,8 @@ class Republishing(_Reading):
         if page is None:
             return
         before = len(self._agent.told)
-        page.held = True
         self._chain.process(page)
-        page.release()
+        page.publish()
         if len(self._agent.told) == before:
             self._figures.count("failed")
 

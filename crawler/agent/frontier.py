@@ -13,13 +13,16 @@ large.
 from __future__ import annotations
 
 import heapq
+import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Annotated, NamedTuple
 
 import msgspec
 import zstandard
+
+from crawler.agent.daily import Spent
 
 VERSION = 1
 # Of zstd: a tenth smaller than 1, for about a microsecond a page more.
@@ -30,6 +33,10 @@ _COMPRESS_ABOVE = 200
 _DIGEST = 6
 # A journal shorter than this is not folded.
 FOLD_ABOVE = 2048
+# Of a site whose pages are limited, URLs that are known for each that may be fetched, and at least: a page may bring
+# thousands of new ones (220 bytes each) that nobody will ever fetch. What is left out is found again by a later walk.
+KNOWN_FOR_EACH = 10
+LEAST_KNOWN = 10_000
 # Deeper pages count as this deep.
 _DEEPEST = 65_535
 
@@ -65,6 +72,13 @@ class _Entry(msgspec.Struct, array_like=True):
     strikes: _Count
 
 
+class _EntryOfDay(_Entry, array_like=True):
+    """An entry of a site whose days are capped, or that was silent; who does not know of that reads the rest."""
+
+    spent: tuple[_Count, _Count, _Count] | None = None
+    parkings: _Count = 0  # of a site that was silent
+
+
 class Snapshot(NamedTuple):
     """A frontier's state, or what changed of it, that later changes leave alone."""
 
@@ -78,11 +92,13 @@ class Snapshot(NamedTuple):
     published: int
     taken: int
     strikes: int
+    spent: Spent | None
+    parkings: int
     told: Callable[[int], None]  # called with the length of the bytes made of it
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Entry)
+_decoder = msgspec.msgpack.Decoder(_EntryOfDay)
 
 
 class Frontier:
@@ -93,6 +109,8 @@ class Frontier:
         self.max_depth = max_depth
         self.published = 0  # page records of this site, over all leases
         self.strikes = 0  # rests of the site in a row: how long the next one is
+        self.parkings = 0  # leases in a row that ended since the site did not answer
+        self.spent: Spent | None = None  # of its day's cap; None: it has none
         self._paths: list[str] = []
         self._index: dict[str, int] = {}
         self._depths = array("H")
@@ -134,14 +152,23 @@ class Frontier:
     def _full(self) -> bool:
         return 0 < self.max_pages <= self._taken
 
-    def add(self, paths: Iterable[str], depth: int) -> int:
-        """Accept canonical paths found at `depth`; how many were new and are not too deep."""
+    @property
+    def _most_known(self) -> int:
+        return max(LEAST_KNOWN, KNOWN_FOR_EACH * self.max_pages) if self.max_pages else sys.maxsize
+
+    def add(self, paths: Iterable[str], depth: int, refused: Callable[[str], bool] | None = None) -> int:
+        """Accept canonical paths found at `depth`; how many were new, and are not too deep or too many.
+
+        `refused` is asked of those that are new, and says which of them are left out.
+        """
         if 0 < self.max_depth < depth:
             return 0
         before = len(self._paths)
-        index = self._index
+        index, most = self._index, self._most_known
         for path in paths:
-            if path not in index:
+            if path not in index and (refused is None or not refused(path)):
+                if len(self._paths) >= most:
+                    break
                 index[path] = len(self._paths)
                 self._paths.append(path)
         new = len(self._paths) - before
@@ -292,10 +319,12 @@ class Frontier:
             self.published,
             self._taken,
             self.strikes,
+            self.spent,
+            self.parkings,
             told,
         )
 
-    def _replay(self, entry: _Entry) -> None:
+    def _replay(self, entry: _EntryOfDay) -> None:
         paths = _paths(entry)
         known, head = len(self._paths) + len(paths), entry.head
         if head > known or entry.taken > head:
@@ -308,35 +337,75 @@ class Frontier:
             self._append_depths(depth, many)
         self._head, self._taken = head, entry.taken
         self.published, self.strikes = entry.published, entry.strikes
+        self.spent = Spent(*entry.spent) if entry.spent else None
+        self.parkings = entry.parkings
         self._set_back = _exceptions(entry)
         self._digests.update(_digests(entry, known))
+
+
+class Known(NamedTuple):
+    """A page that was loaded before, for a frontier that is made of such."""
+
+    path: str
+    depth: int
+    sha256: bytes = b""  # of its body; empty: it is nobody's original
+    again: bool = False  # it is to be loaded again
+
+
+def checkpoint_of(known: Sequence[Known], found: Sequence[str]) -> bytes:
+    """A whole checkpoint of a site whose pages are `known`; to be loaded are those of them that say so, and `found`.
+
+    Known paths are in the order of their depth; of `found` none is among them. They count as found on its first page.
+    """
+    again = [(index, 0) for index, page in enumerate(known) if page.again]
+    originals = {page.sha256[:_DIGEST]: index for index, page in reversed([*enumerate(known)]) if page.sha256}
+    depths = [min(page.depth, _DEEPEST) for page in known] + [1] * len(found)
+    return encode(
+        Snapshot(
+            first=0,
+            paths=[*(page.path for page in known), *found],
+            depths=[(depth, sum(1 for _ in run)) for depth, run in groupby(depths)],
+            head=len(known),
+            exceptions=again,
+            digests=list(originals),
+            owners=list(originals.values()),
+            published=len(known) - len(again),
+            taken=len(known),
+            strikes=0,
+            spent=None,
+            parkings=0,
+            told=lambda _length: None,
+        )
+    )
 
 
 def encode(snapshot: Snapshot) -> bytes:
     """A snapshot as one entry of a checkpoint; pure but for telling its frontier the length."""
     text = "\n".join(snapshot.paths).encode("utf-8", "surrogatepass")
     packed = len(text) > _COMPRESS_ABOVE
-    entry = _encoder.encode(
-        _Entry(
-            version=VERSION,
-            first=snapshot.first,
-            paths=zstandard.compress(text, _LEVEL) if packed else text,
-            packed=packed,
-            depths=snapshot.depths,
-            head=snapshot.head,
-            exceptions=snapshot.exceptions,
-            digests=b"".join(snapshot.digests),
-            owners=snapshot.owners,
-            published=snapshot.published,
-            taken=snapshot.taken,
-            strikes=snapshot.strikes,
-        )
+    parts = _Entry(
+        version=VERSION,
+        first=snapshot.first,
+        paths=zstandard.compress(text, _LEVEL) if packed else text,
+        packed=packed,
+        depths=snapshot.depths,
+        head=snapshot.head,
+        exceptions=snapshot.exceptions,
+        digests=b"".join(snapshot.digests),
+        owners=snapshot.owners,
+        published=snapshot.published,
+        taken=snapshot.taken,
+        strikes=snapshot.strikes,
     )
+    if snapshot.spent is not None or snapshot.parkings:
+        fields = msgspec.structs.asdict(parts)
+        parts = _EntryOfDay(**fields, spent=snapshot.spent, parkings=snapshot.parkings)
+    entry = _encoder.encode(parts)
     snapshot.told(len(entry))
     return entry
 
 
-def _read(data: bytes) -> _Entry:
+def _read(data: bytes) -> _EntryOfDay:
     try:
         entry = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from crawler.agent import works
+from crawler.agent.division import LOADING, Division
 from crawler.agent.errands import errand_of
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
@@ -26,11 +29,14 @@ if TYPE_CHECKING:
     from crawler.agent.outbox import Outbox
     from crawler.agent.session import Session
     from crawler.options import Options
+    from crawler.records import Work
 
 logger = logging.getLogger("agent")
 
 # A site due a minute or more from now goes back to the queue; its slot is worth more to another site.
 KEEP_SECONDS = 59.0
+# How often loading makes room for another work: who gets it must come for it first.
+GIVE_UP_SECONDS = 1.0
 # Sites asked for in one lease call.
 LEASE_AT_A_TIME = 16
 # Calls that sites being taken up have under way together: each takes a connection of its own.
@@ -50,6 +56,7 @@ class Leasing:
         outbox: Outbox,
         names: Names,
         options: Options,
+        names_of_works: tuple[Work, ...],
         delay: float,
         user_agent: str,
         settle: Callable[[Slot], None],
@@ -64,8 +71,14 @@ class Leasing:
         self._delay = delay
         self._user_agent = user_agent
         self._settle = settle
+        # Called with a slot that was leased for another work than loading, and what was packed for it.
+        self.begin: Callable[[Slot, bytes], None] = lambda _slot, _packed: None
+        self._division = Division(options.site_slots, names_of_works, options.work_slots)
+        self._works = names_of_works
+        self._gave_up_at = 0.0
+        self.elsewhere: Callable[[str], bool] = lambda _site: False  # whether a site is in hand but not here
         self._slots: dict[str, Slot] = {}  # by site; ending ones stay until they were given back
-        self._coming: dict[str, str] = {}  # leased and being taken up: site -> token
+        self._coming: dict[str, Leased] = {}  # leased and being taken up
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls = asyncio.Semaphore(CALLS_AT_A_TIME)
         self._share = 1  # sites that the next lease call may ask for by fairness
@@ -90,20 +103,53 @@ class Leasing:
     async def lease(self) -> int:
         """Ask for sites; how many came. Taking them up goes on beside, an error of it is raised by the next call."""
         self._raise_errors()
-        free = self._options.site_slots - self._in_hand
-        # With no slot free it asks for none, and yet hears of dead agents' sites and of agents that have too few.
-        wanted = max(0, min(free, LEASE_AT_A_TIME, max(1, self._share)))
-        hour = int(self._session.server_time() // self._options.hour_seconds)
-        hungry = wanted > 0 and not self.sated
-        hand = await self._queue.lease(self._session.name, "site", wanted, hour, hungry=hungry)
+        came = 0
+        for work in self._works:
+            came += await (self._lease_to_load() if work == LOADING else self._lease_for(work))
+        return came
+
+    async def _lease_for(self, work: Work) -> int:
+        held = self._held()
+        room = min(self._division.room(work, held), LEASE_AT_A_TIME)
+        packed = works.is_packed(work)
+        hand = await self._queue.lease(self._session.name, work, room, self._hour, packed=packed)
         for leased in hand.sites:
             self._begin(leased)
+        if hand.ready and len(hand.sites) == room:
+            self._give_up(self._division.to_give_up(work, self._held(), hand.ready))
+        return len(hand.sites)
+
+    def _give_up(self, many: int) -> None:
+        """Make room for a work that is due and has no slot: of the loading sites, those that take longest."""
+        now = asyncio.get_running_loop().time()
+        if not many or now - self._gave_up_at < GIVE_UP_SECONDS:
+            return
+        self._gave_up_at = now
+        loading = [slot for slot in self._slots.values() if slot.live and slot.loads]
+        for slot in sorted(loading, key=lambda slot: -slot.frontier.pending)[:many]:
+            self.end(slot, "returned", "another work is due")
+
+    @property
+    def _hour(self) -> int:
+        return int(self._session.server_time() // self._options.hour_seconds)
+
+    async def _lease_to_load(self) -> int:
+        free = self._division.room(LOADING, self._held())
+        # With no slot free it asks for none, and yet hears of dead agents' sites and of agents that have too few.
+        wanted = max(0, min(free, LEASE_AT_A_TIME, max(1, self._share)))
+        hungry = wanted > 0 and not self.sated
+        hand = await self._queue.lease(self._session.name, LOADING, wanted, self._hour, hungry=hungry)
+        for leased in hand.sites:
+            self._begin(leased)
+        self._division.loading_waits = hand.ready > 0
         self._share_out(hand)
         return len(hand.sites)
 
-    @property
-    def _in_hand(self) -> int:
-        return sum(slot.live for slot in self._slots.values()) + len(self._coming)
+    def _held(self) -> Counter[Work]:
+        """How many sites are in hand for each work."""
+        held = Counter(slot.leased.work for slot in self._slots.values() if slot.live)
+        held.update(leased.work for leased in self._coming.values())
+        return held
 
     def _share_out(self, hand: Hand) -> None:
         """Find what is fair: it bounds the next call, so that the first to come does not take all there is.
@@ -111,18 +157,20 @@ class Leasing:
         What is beyond it and worth the move is given to agents that asked and found nothing.
         """
         everything = hand.ready + hand.leased
-        self._share = -(-everything // max(1, hand.agents)) - self._in_hand
+        self._share = -(-everything // max(1, hand.agents)) - self._held()[LOADING]
         surplus = -self._share
         if hand.ready or surplus < LEAST_SURPLUS:
             return
         worth = [
-            slot for slot in self._slots.values() if slot.live and slot.frontier.pending >= LEAST_PENDING
+            slot
+            for slot in self._slots.values()
+            if slot.live and slot.loads and slot.frontier.pending >= LEAST_PENDING
         ]
         for slot in worth[: min(surplus, hand.missing)]:
             self.end(slot, "returned", "shared out")
 
     def _begin(self, leased: Leased) -> None:
-        self._coming[leased.site] = leased.token
+        self._coming[leased.site] = leased
         self._begin_task(self._take_up(leased))
 
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -141,20 +189,33 @@ class Leasing:
     async def _take_up(self, leased: Leased) -> None:
         """Make a slot of a leased site: its checkpoint, and a place on its address."""
         try:
-            entries, paths, budget = await self._checkpoint(leased)
-            frontier = self._frontier(leased.site, entries, budget)
-            frontier.add(_split(paths) if paths else ("/",), 0)
-            slot = self._slot(leased, frontier, len(paths))
-            if not await self._find_place(slot) or self._coming.get(leased.site) != leased.token:
+            slot = await (self._slot_to_load(leased) if leased.work == LOADING else self._slot_for(leased))
+            if not await self._find_place(slot) or self._coming.get(leased.site) is not leased:
                 return
             self._slots[leased.site] = slot
         finally:
-            if self._coming.get(leased.site) == leased.token:
+            if self._coming.get(leased.site) is leased:
                 del self._coming[leased.site]
         if slot.ending:
             self._outbox.end(slot)
         else:
             self._settle(slot)
+
+    async def _slot_to_load(self, leased: Leased) -> Slot:
+        entries, paths, budget = await self._checkpoint(leased)
+        frontier = self._frontier(leased.site, entries, budget)
+        frontier.add(_split(paths) if paths else ("/",), 0)
+        return self._slot(leased, frontier, len(paths))
+
+    async def _slot_for(self, leased: Leased) -> Slot:
+        """A slot of another work, with what it is to ask."""
+        packed = b""
+        if works.is_packed(leased.work):
+            async with self._calls:
+                packed = await self._queue.packet(leased.site, leased.work)
+        slot = self._slot(leased, Frontier(), 0)
+        self.begin(slot, packed)
+        return slot
 
     async def _checkpoint(self, leased: Leased) -> tuple[list[bytes], list[str], int | None]:
         if not leased.more:
@@ -200,6 +261,18 @@ class Leasing:
             slot.ending, slot.detail = "parked", address
         return True
 
+    # --- what other works find for loading ---
+
+    async def offer_found(self) -> None:
+        """Links found by other works, before the pages that they were found on: nobody would find them again."""
+        for slot in [slot for slot in self._slots.values() if slot.offers]:
+            paths, slot.offers = slot.offers, set()
+            try:
+                await self._queue.offer(slot.site, sorted(paths))
+            except BaseException:
+                slot.offers |= paths
+                raise
+
     # --- going ---
 
     def end(self, slot: Slot, ending: Ending, reason: str = "", due_ms: int = 0) -> None:
@@ -212,6 +285,8 @@ class Leasing:
     def keep_distance(self, slot: Slot) -> None:
         """Whoever holds a returned site next asks it no earlier than this agent would have."""
         seconds = slot.free_at - asyncio.get_running_loop().time()
+        if not slot.loads and slot.started_at and seconds > 0:
+            slot.free_at_ms = self.due_ms(seconds)
         if slot.ending == "suspended" and seconds > KEEP_SECONDS:
             slot.ending = "later"
         if slot.ending not in ("returned", "later") or not slot.started_at or seconds <= 0:
@@ -233,7 +308,7 @@ class Leasing:
     def suspend(self, sites: Iterable[str]) -> None:
         """The plan has better use for their slots at this hour."""
         for site in sites:
-            if slot := self.slot_of(site):
+            if (slot := self.slot_of(site)) and slot.loads:
                 self.end(slot, "suspended", "suspended by the plan")
 
     def count_probe(self, slot: Slot) -> None:
@@ -271,7 +346,7 @@ class Leasing:
         unknown = {
             site: token
             for site, token in (await self._queue.held(self._session.name)).items()
-            if site not in self._slots and site not in self._coming
+            if site not in self._slots and site not in self._coming and not self.elsewhere(site)
         }
         for site, token in unknown.items():
             if self._orphans.get(site) == token:

@@ -6,7 +6,6 @@ are read here. Hostile input gives fewer links, never an exception.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,15 +15,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit, uses_relative
 
 from lxml import etree
-from w3lib.encoding import (
-    html_body_declared_encoding,
-    http_content_type_encoding,
-    read_bom,
-    to_unicode,
-)
 from w3lib.html import strip_html5_whitespace
 from w3lib.url import safe_url_string
 
+from crawler.agent.charset import as_utf8, encoding_of
 from crawler.sites.canonical import UrlError, split
 
 # Tells what a page is written in, as `encoding_of` does; asked only if a link needs it. None: UTF-8.
@@ -57,25 +51,39 @@ _ABSOLUTE = re.compile(r"https?://(?![/?#])(?!.*/\.)[!-~]+")
 _ROOTED = re.compile(r"/(?!/)(?!.*/\.)[!-~]*")
 _REMEMBERED_LENGTH = 300
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
+# A meta refresh: seconds, and where one is sent then, maybe in quotes.
+_REFRESH = re.compile(
+    r"""\s*+[0-9.]++(?=[\s;,])\s*+[;,]?+\s*+(?:url\s*+=\s*+)?+(?:'([^']++)|"([^"]++)|([^'"].*+))""",
+    re.IGNORECASE | re.DOTALL,
+)
 # In X-Robots-Tag, from the name of one crawler to the end of the line: said to that one, not to everybody.
 _TO_ONE_CRAWLER = re.compile(
     r"(?:^|,)[ \t]*(?!(?:unavailable_after|max-[a-z-]+)\s*:)[\w./-]+\s*:.*", re.MULTILINE
 )
-# Python's codecs that no page is written in: of work that grows with the square of the size, or full of escapes.
-_NO_PAGE_HAS = frozenset(("punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined", "utf-7"))
 # The parser's work grows with the square of a tag's attributes: 5,000 cost it 0.05 s, 50,000 two. A page is cut off
-# before a tag with more.
+# before a tag with more, or when such squares have come to 0.2 s.
 MOST_ATTRIBUTES = 5_000
-# Bytes of a page that cannot hold enough attributes to matter (0.2 s at the worst).
+_MOST_SQUARES = 4 * MOST_ATTRIBUTES**2
+# Bytes of a page that cannot hold enough attributes to matter (0.2 s at the worst), and of a tag in a larger one: a
+# million bytes of those cost 0.3 s.
 _ATTRIBUTES_CHECKED_ABOVE = 65_536
+_TAGS_CHECKED_ABOVE = 1_000
 _ATTRIBUTE = rb"""[\s/]*+=?[^\s/>=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>]*+))?+"""
 _ATTRIBUTES = re.compile(_ATTRIBUTE)
 _TAG = re.compile(rb"<[a-zA-Z](?:" + _ATTRIBUTE + rb"|[\s/=]++)*+")
 # Whatever a page is written in, the parser gets UTF-8: it stops at the first bad byte of other encodings. Its table of
 # ids, of use to XPath's id() alone, would take an eighth of its time.
+# It stops at elements 256 deep. With `huge_tree` it would go on to 2,048, where end tags and XPath cost seconds.
 _PARSER: Any = etree.HTMLParser(
     encoding="utf-8", huge_tree=False, no_network=True, remove_comments=True, collect_ids=False
 )
+
+
+class Parsed(NamedTuple):
+    """A page as the parser gave it."""
+
+    root: Any  # an lxml element; None: there is nothing to parse
+    left_out: str = ""  # why not all of it was parsed, in words; empty: all was
 
 
 class Links(NamedTuple):
@@ -87,19 +95,32 @@ class Links(NamedTuple):
 
 def document(body: bytes, content_type: str) -> Any:
     """The parsed page (an lxml element), or None where there is nothing to parse."""
-    return parsed(body, lambda: encoding_of(body, content_type))
+    return parsed(body, lambda: encoding_of(body, content_type), len(body)).root
 
 
-def parsed(body: bytes, encoding: Callable[[], str]) -> Any:
-    """The same for a page of which it is known, or to be found out, what it is written in."""
+def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
+    """The first `most` bytes of a page of which it is known, or to be found out, what it is written in."""
+    left_out = f"parsed as far as {most:,} of {len(body):,} bytes" if len(body) > most else ""
+    body = body[:most]
     if not body.strip():
-        return None
+        return Parsed(None)
     try:
         # A zero would end an attribute; without them even UTF-16 that nothing tells gives its links.
-        text = _as_utf8(body, encoding()).replace(b"\0", b"")
-        return etree.fromstring(_parsable(text), _PARSER)
+        text = as_utf8(body, encoding()).replace(b"\0", b"")
+        end = _parsable(text)
+        if end < len(text):
+            left_out = f"parsed as far as its attributes are not too many: {end:,} bytes"
+        root = etree.fromstring(text[:end], _PARSER)
     except (etree.XMLSyntaxError, ValueError):
-        return None
+        return Parsed(None)
+    return Parsed(root, left_out or _told_by_parser())
+
+
+def _told_by_parser() -> str:
+    """What the parser says last if it has stopped in the middle of the page."""
+    log = _PARSER.error_log
+    stopped = bool(log) and log[-1].type == etree.ErrorTypes.ERR_RESOURCE_LIMIT
+    return "parsed as far as its elements are 256 deep" if stopped else ""
 
 
 def robots_directives(root: Any, header: str, name: str = "") -> set[str]:
@@ -142,8 +163,11 @@ def placed(
 
 
 def hrefs(root: Any, most: int) -> list[str]:
-    """What the first `most` anchors of the page point to, as written, those left out that say nofollow."""
-    found: list[str] = []
+    """What the first `most` anchors of the page point to, as written, those left out that say nofollow.
+
+    Before them where the page itself sends its visitors on, by a meta refresh in its head.
+    """
+    found = _refreshes(root)
     for element in root.iter("a", "area") if root is not None else ():
         href = element.get("href")
         if href is None:
@@ -156,6 +180,15 @@ def hrefs(root: Any, most: int) -> list[str]:
         if rel is None or "nofollow" not in rel.lower().replace(",", " ").split():
             found.append(href)
     return found
+
+
+def _refreshes(root: Any) -> list[str]:
+    for head in root.iterchildren("head") if root is not None else ():
+        for element in head.iterchildren("meta"):
+            if element.get("http-equiv", "").strip().lower() == "refresh":
+                told = _REFRESH.match(element.get("content", ""))
+                return [told[1] or told[2] or told[3]] if told else []
+    return []
 
 
 def named_canonical(root: Any, header: str, url: str, length: int, encoding: Encoding = None) -> str:
@@ -183,18 +216,6 @@ def parts(url: str) -> tuple[str, str]:
 def target(url: str, location: str, length: int) -> tuple[str, str] | None:
     """Site and path that a Location (its bytes read as Latin-1) points to; None: nothing that can be fetched."""
     return _canonical(url, _as_sent(location), length, None)
-
-
-def encoding_of(body: bytes, content_type: str) -> str:
-    """What a page is written in, by its BOM, header or meta, else the likeliest; a codec of Python's for text."""
-    encoding, _ = read_bom(body)
-    encoding = encoding or _declared(body, content_type)
-    with suppress(LookupError):
-        if encoding:
-            # Raised by those that are none for text: base64, zlib, …
-            "".encode(encoding)
-            return encoding
-    return _likeliest(body)
 
 
 class _Base:
@@ -353,47 +374,20 @@ def _of(href: str, encoding: Encoding) -> str | None:
     return None if name.startswith(("utf-16", "utf-32")) else name
 
 
-def _parsable(body: bytes) -> bytes:
-    """The page up to the first tag that would hold up the parser."""
+def _parsable(body: bytes) -> int:
+    """Bytes up to the first tag that would hold up the parser; all of them: there is none."""
     if len(body) > _ATTRIBUTES_CHECKED_ABOVE:
+        squares = 0
         for tag in _TAG.finditer(body):
             start, end = tag.span()
-            # An attribute and what parts it from the next take two bytes.
-            if end - start > 2 * MOST_ATTRIBUTES and _attributes(tag[0]) > MOST_ATTRIBUTES:
-                return body[:start]
-    return body
+            if end - start > _TAGS_CHECKED_ABOVE:
+                attributes = _attributes(tag[0])
+                squares += attributes**2
+                if attributes > MOST_ATTRIBUTES or squares > _MOST_SQUARES:
+                    return start
+    return len(body)
 
 
 def _attributes(tag: bytes) -> int:
     # The first match is the tag's name.
     return sum(1 for _ in _ATTRIBUTES.finditer(tag)) - 1
-
-
-def _as_utf8(body: bytes, encoding: str) -> bytes:
-    """The page in UTF-8, without its BOM."""
-    _, bom = read_bom(body)
-    if bom:
-        body = body[len(bom) :]
-    return body if encoding == "utf-8" else to_unicode(body, encoding).encode("utf-8", "replace")
-
-
-def _declared(body: bytes, content_type: str) -> str | None:
-    """The encoding that header or meta name; None: they name none that pages are written in."""
-    encoding = http_content_type_encoding(content_type)
-    if encoding is None:
-        encoding = html_body_declared_encoding(body)
-        if encoding and encoding.startswith(("utf-16", "utf-32")):
-            # Such a page's meta could not have been read.
-            encoding = "utf-8"
-    return None if encoding is None or encoding.replace("_", "-") in _NO_PAGE_HAS else encoding
-
-
-def _likeliest(body: bytes) -> str:
-    for encoding in ("utf-8", "cp949"):
-        try:
-            # Not `final`: a body that was cut off may end inside a character.
-            codecs.getincrementaldecoder(encoding)().decode(body)
-        except UnicodeDecodeError:
-            continue
-        return encoding
-    return "cp1252"

@@ -44,6 +44,11 @@ def kind_of(path: str) -> str | None:
     return KIND_OF.get(name[name.rfind(".") + 1 :].lower())
 
 
+def shown(root: Any) -> Iterator[str]:
+    """The files that the page shows, as written, each as often as it does."""
+    return (file for _, file in _shown(root))
+
+
 def _linked(found: Links) -> Iterator[tuple[str, str]]:
     for path in found.inside:
         if kind := kind_of(path):

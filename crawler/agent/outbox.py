@@ -34,6 +34,8 @@ class Outbox:
         self.due = asyncio.Event()  # a flush should not wait for its time
         # Called with each slot that was given back or lost (True), or goes on, for it was given more paths (False).
         self.left: Callable[[Slot, bool], None] = lambda _slot, _gone: None
+        # Asked for a slot of another work than loading: when it is due again (server's time, seconds; 0.0: it is not).
+        self.next_due: Callable[[Slot], float] = lambda _slot: 0.0
         self._queue = queue
         self._author = author
         self._agent = author.name
@@ -132,7 +134,8 @@ class Outbox:
     @staticmethod
     def _wants_checkpoint(slot: Slot) -> bool:
         """An unfinished site that goes back takes along what its frontier learned last."""
-        return slot.ending in ("returned", "suspended", "later") and not slot.busy and not slot.checkpointed
+        unfinished = slot.ending in ("returned", "suspended", "later")
+        return slot.loads and unfinished and not slot.busy and not slot.checkpointed
 
     def _may_leave(self, slot: Slot) -> bool:
         """Whether all of an ending slot is published; what it learned while that was under way is not yet."""
@@ -169,6 +172,9 @@ class Outbox:
 
     async def _leave(self, slot: Slot) -> None:
         assert slot.ending is not None
+        if not slot.loads:
+            await self._leave_work(slot)
+            return
         report = self._author.numbered(_report(slot))
         try:
             done = await self._queue.leave(
@@ -187,6 +193,23 @@ class Outbox:
             return
         self._slots.pop(slot, None)
         self.left(slot, done)
+
+    async def _leave_work(self, slot: Slot) -> None:
+        """Another work has no frontier to tell of; what it did not come to, or is to do again, has its time."""
+        assert slot.ending is not None
+        due_ms = slot.due_ms
+        if slot.ending == "finished":
+            due_ms = int(self.next_due(slot) * 1000)
+        rests = max(slot.rests_until_ms, slot.free_at_ms)
+        try:
+            await self._queue.leave(
+                self._agent, slot.leased, slot.ending, due_ms=due_ms, rests_until_ms=rests
+            )
+        except StaleLeaseError:
+            self.drop(slot)
+            return
+        self._slots.pop(slot, None)
+        self.left(slot, True)
 
 
 def _small(delivery: Delivery) -> Delivery:
@@ -208,7 +231,8 @@ def _report(slot: Slot) -> records.SiteEnded:
 
 
 def _why(slot: Slot) -> str:
-    """Why a site ended early or waits; nothing for one that was walked to its end."""
+    """Why a site ended early or waits, or what of it was left out; nothing for one that was walked to its end."""
     if slot.ending != "finished":
         return slot.reason
-    return f"page budget of {slot.frontier.max_pages} reached" if slot.frontier.over_budget else ""
+    budget = f"page budget of {slot.frontier.max_pages} reached" if slot.frontier.over_budget else ""
+    return "; ".join(filter(None, (budget, slot.traps.why if slot.traps else "")))

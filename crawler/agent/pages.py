@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from crawler.agent import links, text
+from crawler.agent import charset, links, text
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -44,8 +44,6 @@ class LoadedPage:
         self.response = response
         self.record = record
         self.out_links = b""
-        self.held = False  # its turn goes on until `release`
-        self.published = False
 
     @property
     def body(self) -> bytes:
@@ -55,15 +53,24 @@ class LoadedPage:
     @cached_property
     def charset(self) -> str:
         """What the body is written in: the name of a codec of Python's."""
-        return links.encoding_of(self.body, self.record.content_type)
+        return charset.encoding_of(self.body[: self._parsed_bytes], self.record.content_type)
 
     @cached_property
     def document(self) -> Any:
-        """The page parsed by lxml; None where it is no HTML or nothing could be parsed."""
+        """The page parsed by lxml; None where it is no HTML or nothing could be parsed.
+
+        What of it was left out is noted in the record.
+        """
         kind = self.record.content_type.partition(";")[0].strip().lower()
         if kind and kind not in HTML:
             return None
-        return links.parsed(self.body, lambda: self.charset)
+        page = links.parsed(self.body, lambda: self.charset, self._parsed_bytes)
+        self.record.error = self.record.error or page.left_out
+        return page.root
+
+    @property
+    def _parsed_bytes(self) -> int:
+        return self.agent.options.max_html_bytes
 
     @cached_property
     def raw_text(self) -> str:
@@ -77,7 +84,7 @@ class LoadedPage:
 
     @cached_property
     def hrefs(self) -> list[str]:
-        """What the anchors point to, as written, MAX_LINKS_PER_PAGE of them, those left out that say nofollow."""
+        """What a page sends on to and points to, as written: MAX_LINKS_PER_PAGE anchors, none that say nofollow."""
         return links.hrefs(self.document, self.agent.options.max_links_per_page)
 
     @cached_property
@@ -99,22 +106,19 @@ class LoadedPage:
         return links.robots_directives(self.document, header, self.slot.dress.user_agent)
 
     def publish(self) -> None:
-        """The page's turn is over; its record goes into the results stream. Not before `release`, if it is held."""
-        if self.held or self.published or self.slot.lost:
-            return
-        self.agent.publish(self.slot, self.record, self.out_links)
-        self.slot.frontier.finish(self.turn)
-        self.published = True
-
-    def release(self) -> None:
-        """The user's `parse` is done: the turn ends now, with a record, whatever the steps of the chain did to it."""
-        self.held = False
+        """The turn is over: into the results stream with the record, whatever the steps of the chain did to it."""
         try:
-            self.publish()
+            self._publish()
         except Exception as error:
             logger.exception("the record of %s cannot be written; the bare fact is", self.record.url)
             self.record = self._bare_record(error)
-            self.publish()
+            self._publish()
+
+    def _publish(self) -> None:
+        if self.slot.lost:
+            return
+        self.agent.publish(self.slot, self.record, self.out_links)
+        self.slot.frontier.finish(self.turn)
 
     def _bare_record(self, error: Exception) -> records.Page:
         return type(self.record)(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from protego import Protego
-
+from crawler.agent.robots_file import RobotsFile
 from crawler.sites.windows import Window
 
 
@@ -19,26 +18,28 @@ class Rules(NamedTuple):
 
     available: bool  # False: nothing may be fetched, ask again later
     crawl_delay: float | None  # seconds; None: none asked for
-    parsed: Protego | None = None  # None: everything is allowed
+    file: RobotsFile | None = None  # None: everything is allowed
     window: Window | None = None  # Visit-time: pages are fetched within it only; None: at all times
 
     def allows(self, url: str, agent: str) -> bool:
         """Whether this URL may be fetched."""
-        return self.available and (self.parsed is None or bool(self.parsed.can_fetch(url, agent)))
+        return self.available and (self.file is None or self.file.to(agent).allows(url))
 
 
 # The code of a fetch that our own guard refused (crawler/agent/errors.py).
 ADDRESS_REFUSED = -10
 EVERYTHING = Rules(available=True, crawl_delay=None)
 UNAVAILABLE = Rules(available=False, crawl_delay=None)
-# Some files name a crawler with its version; the rules are meant for every version.
-_VERSION = re.compile(r"^([ \t]*user-agent[ \t]*:[ \t]*[\w-]+)/[^\r\n]*", re.IGNORECASE | re.MULTILINE)
+# A user agent in the manner of browsers, with the crawler's own name in parentheses.
+_AS_BROWSERS = re.compile(r"Mozilla/.*?\(compatible; *([\w.-]+)", re.IGNORECASE)
 
 
 def rules(status: int, body: bytes, agent: str, most_bytes: int) -> Rules:
     """The rules that an answer to GET /robots.txt means for `agent` (the product token of our user agent)."""
     if 200 <= status < 300:
-        return _parse(_whole_lines(body, most_bytes), agent)
+        file = RobotsFile(_whole_lines(body, most_bytes))
+        said = file.to(agent)
+        return Rules(available=True, crawl_delay=said.delay, file=file, window=said.window)
     if status == ADDRESS_REFUSED:
         return EVERYTHING  # the page's own fetch is refused as well, and says so in its record
     if status == 429 or status >= 500 or status < 0:
@@ -48,23 +49,9 @@ def rules(status: int, body: bytes, agent: str, most_bytes: int) -> Rules:
 
 def product(user_agent: str) -> str:
     """The word that robots.txt files name us by: what stands before the version."""
+    if named := _AS_BROWSERS.match(user_agent):
+        return named[1]
     return user_agent.split("/")[0].split(" ")[0].strip() or "*"
-
-
-def _parse(body: bytes, agent: str) -> Rules:
-    text = body.decode("utf-8-sig", "replace")
-    parsed = Protego.parse(_VERSION.sub(r"\1", text))
-    delay = parsed.crawl_delay(agent)
-    delay = float(delay) if delay is not None else None
-    return Rules(available=True, crawl_delay=delay, parsed=parsed, window=_window(parsed, agent))
-
-
-def _window(parsed: Protego, agent: str) -> Window | None:
-    asked = parsed.visit_time(agent)
-    if asked is None:
-        return None
-    opens, closes = (time.hour * 60 + time.minute for time in asked)
-    return Window.between(opens, closes)
 
 
 def _whole_lines(body: bytes, most_bytes: int) -> bytes:

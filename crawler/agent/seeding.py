@@ -10,13 +10,15 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler import records
 from crawler.agent.session import Author, now_ms
 from crawler.sites import connection
 from crawler.sites import seeds as reading
+from crawler.sites.inlet import Inlet
 from crawler.sites.queue import Newcomer, SiteQueue
 from crawler.sites.scope import Scope
 from crawler.sites.seeds import BadSeed, Seed
@@ -57,11 +59,26 @@ class Added(NamedTuple):
 
 async def add_seeds(settings: BaseSettings, options: Options, source: str) -> Added:
     """Queue seeds from outside of any agent; RedisError where the server is away, OSError for a file."""
+    async with _outside(settings, options) as seeding:
+        return await seeding.take_in(source)
+
+
+async def take_over(settings: BaseSettings, options: Options, key: str, server: BaseSettings) -> Added:
+    """Queue what another crawler left in a key of a server (the settings that name it); RedisError if one is away."""
+    client = connection.connect(server)
+    try:
+        async with _outside(settings, options) as seeding:
+            return await seeding.take_over(Inlet(client, key))
+    finally:
+        await client.aclose()
+
+
+@asynccontextmanager
+async def _outside(settings: BaseSettings, options: Options) -> AsyncIterator[Seeding]:
     client = connection.connect(settings)
     queue = SiteQueue(client, options)
     try:
-        seeding = Seeding(client, queue, options, Scope(options), Author("seed"), settings["USER_AGENT"])
-        return await seeding.take_in(source)
+        yield Seeding(client, queue, options, Scope(options), Author("seed"), settings["USER_AGENT"])
     finally:
         await client.aclose()
 
@@ -91,7 +108,7 @@ class Seeding:
         self._taken_in = False
         self._start_seeds: list[Seed] = []
         self._bad = 0
-        self._told_kind = b""
+        self._inlet = Inlet(client, options.start_urls_key)
         self._found: dict[str, list[str]] = {}  # sites met in links, to be queued
         self._asked_for: set[str] = set()  # sites met before, queued or refused
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
@@ -107,7 +124,9 @@ class Seeding:
         if self._bad > TOLD_LINES:
             logger.warning("%d lines in all were no seeds and were left out", self._bad)
         self._taken_in = True
-        answers = self._answers
+        return self._added(self._answers)
+
+    def _added(self, answers: Counter[int]) -> Added:
         return Added(answers[1], answers[0], answers[2], answers[-1], self._bad)
 
     @property
@@ -132,21 +151,27 @@ class Seeding:
     async def drain_inlet(self) -> int:
         """Queue what `redis-cli lpush site:start_urls …` brought, in a list, set or sorted set; how many."""
         total = self._bad = 0
-        while values := await self._peek():
+        while values := await self._inlet.peek():
             await self.queue_seeds(self._visitable(self._good(map(reading.from_inlet, values))))
-            await self._remove(values)
+            await self._inlet.remove(values)
             total += len(values)
         return total
 
     async def inlet_length(self) -> int:
         """Values that wait in the inlet."""
-        kind = await self._kind()
-        if kind == b"none":
-            return 0
-        count = {b"list": self._client.llen, b"set": self._client.scard, b"zset": self._client.zcard}.get(
-            kind
-        )
-        return int(await count(self._options.start_urls_key)) if count else 0
+        return await self._inlet.length()
+
+    async def take_over(self, inlet: Inlet) -> Added:
+        """Queue what another crawler's key holds; a value leaves it once its site is queued.
+
+        What is no seed (a pickled request, say) stays there, told and counted.
+        """
+        answers: Counter[int] = Counter()
+        async for values in inlet.all():
+            found = [(value, reading.from_inlet(value)) for value in values]
+            answers.update(await self.queue_seeds(self._good(seed for _, seed in found)))
+            await inlet.remove([value for value, seed in found if isinstance(seed, Seed)])
+        return self._added(answers)
 
     async def queue_seeds(self, seeds: Iterable[Seed]) -> list[int]:
         """Queue seeds, with what they add to the scope; per site 1 new, 0 known, 2 walked again, -1 refused."""
@@ -228,33 +253,3 @@ class Seeding:
             if self._bad <= TOLD_LINES:
                 where = f"line {seed.line}: " if seed.line else ""
                 logger.warning("%s%r is no seed: %s", where, seed.text, seed.reason)
-
-    async def _kind(self) -> bytes:
-        return bytes(await self._client.type(self._options.start_urls_key))
-
-    async def _peek(self) -> list[bytes]:
-        key = self._options.start_urls_key
-        kind = await self._kind()
-        if kind == b"list":
-            return list(await self._client.lrange(key, -BATCH, -1))
-        if kind == b"set":
-            return list(await self._client.srandmember(key, BATCH))
-        if kind == b"zset":
-            return list(await self._client.zrevrange(key, 0, BATCH - 1))
-        if kind != b"none" and kind != self._told_kind:
-            self._told_kind = kind
-            logger.warning("%s is a %s; wanted a list, set or sorted set of URLs", key, kind.decode())
-        return []
-
-    async def _remove(self, values: list[bytes]) -> None:
-        key = self._options.start_urls_key
-        kind = await self._kind()
-        pipeline = self._client.pipeline(transaction=False)
-        if kind == b"list":
-            for value in values:
-                pipeline.lrem(key, -1, value)
-        elif kind == b"set":
-            pipeline.srem(key, *values)
-        elif kind == b"zset":
-            pipeline.zrem(key, *values)
-        await pipeline.execute()

@@ -83,6 +83,7 @@ class Session:
         self._options = options
         self._lost = lost
         self._spider = ""
+        self._works: tuple[str, ...] = ()
         self._started_at = 0
         self._renewed = 0.0  # on the clock that counts suspension
         self._server_ahead = 0.0  # the server's clock beyond that one
@@ -100,11 +101,13 @@ class Session:
         """Seconds since 1970 on the server's clock: this machine's own may be an hour off."""
         return _boottime() + self._server_ahead
 
-    async def open(self, spider: str) -> None:
-        """Join the crawl; PrefixTakenError where the prefix's crawl is another spider's."""
+    async def open(self, spider: str, works: tuple[str, ...]) -> None:
+        """Join the crawl; PrefixTakenError where its prefix is another spider's. Who loads nothing joins any crawl."""
         self._spider = spider
+        self._works = works
         self._started_at = now_ms()
-        await self._claim()
+        if "site" in works:
+            await self._claim()
         await self._join()
 
     async def renew(self) -> Renewed:
@@ -139,7 +142,8 @@ class Session:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "spider": self._spider,
-            "slots": self._options.site_slots,
+            "works": self._works,
+            "slots": self._options.site_slots if "site" in self._works else 0,
             # What the planner goes by: it follows the agents, wherever it runs.
             "scheduler": self._options.site_scheduler,
             "scheduler_options": self._options.site_scheduler_options,

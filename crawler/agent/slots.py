@@ -15,6 +15,7 @@ from crawler.sites.queue import Delivery, Ending
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Iterable
 
     from scrapy import Request
 
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from crawler.agent.load import Seen, SiteLoad
     from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
+    from crawler.agent.patience import SitePatience
     from crawler.agent.robots import Rules
+    from crawler.agent.site_watch import SiteWatch
+    from crawler.agent.traps import Traps
+    from crawler.sites.asking import Asking
     from crawler.sites.queue import Leased
     from crawler.sites.windows import Window
 
@@ -38,7 +43,7 @@ class Packed(NamedTuple):
     root: str
     delay_ms: int
     rests_until_ms: int
-    known: int  # of the site's URLs, by then
+    known: int | None  # of the site's URLs, by then; None: another work than loading does not say
     done: int  # of these, have had their turn
 
 
@@ -58,11 +63,19 @@ class Slot:
     robots_hops: int = 0
     delay: float = 0.0  # the same, with what robots.txt says; set with the rules
     window: Window | None = None  # in which pages may be fetched; set with the rules
+    patience: SitePatience | None = None  # how long it is waited for; None: as long as the settings say
+    traps: Traps | None = None  # None: they are not looked for
+    # Paths that redirects of this site led to, and how many one behind the other; forgotten with the lease.
+    redirects: dict[str, int] = field(default_factory=dict)
+    watch: SiteWatch | None = None  # what it sees of the site's health; None: nothing yet
     load: SiteLoad | None = None  # what it sees of the site's load; None: nothing yet
     started_at: float = 0.0  # of the last request
     due: float = 0.0  # its next turn; 0: it is not among the ready
     rests_until: float = 0.0  # nothing is sent before, whatever is due; only ever raised
     rests_until_ms: int = 0  # the same by the server's clock
+    free_at_ms: int = (
+        0  # by the server's clock, before which nobody asks the site once it was given back; set at its end
+    )
     in_flight: int = 0
     parsing: int = (
         0  # pages of which the engine has not processed all that `parse` gave: it may yet give links
@@ -77,6 +90,11 @@ class Slot:
     out_links: OutLinks | None = None  # None: no page's links were looked at yet
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
     own_requests: deque[Request] | None = None  # a user's, and what middlewares put in another's place
+    asking: Asking | None = None  # what recheck or revive asks of it, in the order of the frontier
+    next_due_ms: int = 0  # when the site is due for that again, server's time; 0: not by what is known
+    offers: set[str] = field(default_factory=set)  # links found by another work than loading, not yet told
+    silent: int = 0  # straight failures to get an answer, in this lease
+    given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
     probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
     seq: int = 0
     records: list[tuple[bytes, bytes]] = field(default_factory=list)  # finished, not yet sent
@@ -119,6 +137,21 @@ class Slot:
         """Whether it saw something of the site's load that is to be told before it goes."""
         return self.load is not None and self.load.tells
 
+    @property
+    def loads(self) -> bool:
+        """Whether it was leased to be loaded, and not for another work."""
+        return self.leased.work == "site"
+
+    def add_found(self, paths: Iterable[str], depth: int) -> int:
+        """Links of the site into its frontier, but for those that lead into a trap; how many were new.
+
+        What another work finds is offered to loading.
+        """
+        if not self.loads:
+            self.offers.update(paths)
+            return 0
+        return self.frontier.add(paths, depth, self.traps.leads_in if self.traps else None)
+
     def visit(self, seen: Seen) -> Visit:
         """The record of what it saw of the site's load in an hour."""
         return Visit(
@@ -138,7 +171,7 @@ class Slot:
             snapshot, fold = self._checkpoint()
             whole = fold and self.ending is not None and not self.busy
             delay_ms = int(self.delay * 1000)
-            progress = (len(self.frontier), self.frontier.published)
+            progress = (len(self.frontier) if self.loads else None, self.frontier.published)
             about = (self.root, delay_ms, self.rests_until_ms, *progress)
             self.packed = Packed(self.seq, self.records, snapshot, fold, whole, *about)
             self.records = []
@@ -171,8 +204,8 @@ class Slot:
         self.packed = self.delivery = None
 
     def _checkpoint(self) -> tuple[Snapshot | None, bool]:
-        if self.ending == "alias":
-            return None, False  # its checkpoint goes with the lease
+        if self.ending == "alias" or not self.loads:
+            return None, False  # its checkpoint goes with the lease, or it has none
         if self.ending == "finished":
             return self.frontier.changes(), False  # the agent may die before it has left
         if self.ending is not None or self.frontier.wants_fold():

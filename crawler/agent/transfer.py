@@ -26,7 +26,7 @@ from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
 
-from crawler.agent.errands import errand_of
+from crawler.agent.errands import asked_by
 from crawler.agent.errors import (
     AddressRefused,
     BodyTimeout,
@@ -182,6 +182,11 @@ class Transfer:
             meta["download_latency"] = self.head_at - started
             if self.done_at:
                 times["body_s"] = self.done_at - self.head_at
+
+    @property
+    def received(self) -> int:
+        """Bytes of the body so far, as they came."""
+        return int(self.curl.getinfo(pycurl.SIZE_DOWNLOAD_T)) if self.sent_at else 0
 
     def response(self, flags: list[str]) -> Response:
         """The Response from what has come; StopDownload if a signal's receiver stopped it and asks for that."""
@@ -397,7 +402,7 @@ class Transfer:
 
     def _held_back(self) -> bool:
         """Whether who asked for this request does not want it sent any more; asked at the last moment there is."""
-        errand = errand_of(self.attempt.request)
+        errand = asked_by(self.attempt.request)
         if errand is None or errand.sending():
             return False
         self.fault = NotSent(f"{self.attempt.request.url}: held back")

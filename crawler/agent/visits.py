@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +22,25 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import answers, links, robots
+from crawler.agent import answers, breaker, links, robots, works
+from crawler.agent.daily import DailyCaps
 from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
-from crawler.agent.errors import OTHER, AddressRefused, NotDecoded, NotSent, status_code_of, worth_another_try
+from crawler.agent.errors import (
+    IN_A_TRAP,
+    OTHER,
+    ROBOTS_DENIED,
+    AddressRefused,
+    NotDecoded,
+    NotSent,
+    in_one_line,
+    status_code_of,
+    worth_another_try,
+)
 from crawler.agent.load import SiteLoad
 from crawler.agent.pages import LoadedPage
+from crawler.agent.patience import Least, Patience, SitePatience
+from crawler.agent.site_watch import SiteWatch
+from crawler.agent.traps import Traps
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -34,6 +49,8 @@ if TYPE_CHECKING:
     from crawler.agent.frontier import Turn
     from crawler.agent.pages import Chain
     from crawler.agent.slots import Slot
+    from crawler.agent.works import Work
+    from crawler.options import Options
 
 logger = logging.getLogger("agent")
 
@@ -41,7 +58,7 @@ logger = logging.getLogger("agent")
 ROBOTS_HOPS = 5
 # Of a header's value that is kept.
 FIELD_LENGTH = 200
-# Pages denied by robots.txt in one go before the event loop gets a turn.
+# Pages denied in one go before the event loop gets a turn.
 DENIED_AT_A_TIME = 200
 
 
@@ -61,8 +78,17 @@ class Visits:
         self._agent = agent
         self._options = agent.options
         self._chain = chain
+        self._patience = _patience(agent.options)
+        self._daily = _daily(agent.options)
         self._parsed: list[_Parsed] = []  # pages whose callback has given something
         self._heeds_own = False
+        self._most_redirects = crawler.settings.getint("REDIRECT_MAX_TIMES")
+        # Of the works beside loading; what is loaded is judged here.
+        self._works: dict[str, Work] = {
+            name: works.make(name, agent, self) for name in agent.works if name in works.CLASSES
+        }
+        agent.leasing.begin = self._begin
+        agent.outbox.next_due = self._next_due
         # What our requests have for callback and errback.
         self._ours = (
             *(self.loaded, self._robots_loaded, self._own_loaded),
@@ -71,6 +97,12 @@ class Visits:
 
     def next_request(self, slot: Slot) -> Request | None:
         """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled."""
+        if self._daily is not None and self._used_up(slot, self._daily):
+            return None
+        if slot.given_up:
+            self._give_up(slot, *slot.given_up)
+            self._agent.settle(slot)
+            return None
         now = asyncio.get_running_loop().time()
         if slot.rules is not None and now - slot.rules_read_at > self._options.robots_lifetime_seconds:
             slot.rules = None
@@ -84,11 +116,71 @@ class Visits:
             return None
         return self._start(slot, self._page_request(slot, turn))
 
+    def _begin(self, slot: Slot, packed: bytes) -> None:
+        self._works[slot.leased.work].begin(slot, packed)
+
+    def _next_due(self, slot: Slot) -> float:
+        return self._works[slot.leased.work].next_due(slot)
+
     def _start(self, slot: Slot, request: Request) -> Request:
         slot.started_at = asyncio.get_running_loop().time()
+        if (spent := slot.frontier.spent) is not None:
+            slot.frontier.spent = spent._replace(requests=spent.requests + 1)
+        if slot.traps is None and self._options.trap_pages:
+            slot.traps = Traps(self._options.trap_pages)
+        if slot.patience is None and self._patience is not None:
+            slot.patience = SitePatience(self._patience)
         slot.dress.put_on(request)
         _errand(request).begin(request)
         return request
+
+    def _used_up(self, slot: Slot, caps: DailyCaps) -> bool:
+        """Whether the site's day has nothing left; then it goes back until the next one."""
+        today = caps.today(slot.frontier.spent, self._agent.session.server_time())
+        slot.frontier.spent = today
+        why = caps.used_up(today)
+        if why:
+            logger.info("%s waits for the next day: %s", slot.site, why)
+            self._agent.leasing.end(slot, "later", why, int(caps.tomorrow(today) * 1000))
+        return bool(why)
+
+    def _give_up(self, slot: Slot, status: int, error: str) -> None:
+        """Of a site that does not answer each page has failed, without a request."""
+        for _ in range(DENIED_AT_A_TIME):
+            turn = slot.frontier.take(math.inf)
+            if turn is None:
+                return
+            self._publish(slot, turn, self._record(slot, turn, "failed", status, error=error))
+
+    def _heard(self, slot: Slot) -> None:
+        slot.silent = slot.frontier.parkings = 0
+
+    def _note_silence(self, slot: Slot, status: int, error: str) -> None:
+        """A page had no answer: its site may be gone."""
+        if status in breaker.BAD_ANSWER:
+            self._heard(slot)
+        if not breaker.is_silence(status):
+            return
+        slot.silent += 1
+        step = breaker.step(status, slot.silent)
+        if step == "probe":
+            slot.rules = None
+        elif step == "trip" and slot.live:
+            self._trip(slot, status, error)
+
+    def _trip(self, slot: Slot, status: int, error: str) -> None:
+        self._watch(slot, "/robots.txt", status, {}, breaker.STRAIGHT, error)
+        if work := self._works.get(slot.leased.work):
+            work.shut(slot, status, error)
+            return
+        slot.frontier.parkings += 1
+        if slot.frontier.parkings < self._options.max_tries:
+            self._agent.park(slot, error)
+        else:
+            logger.info(
+                "%s is given up: it did not answer %d times: %s", slot.site, slot.frontier.parkings, error
+            )
+            slot.given_up = (status, f"the site does not answer: {error}"[:300])
 
     def _sending(self, slot: Slot) -> Callable[[], bool]:
         return partial(self._agent.may_send, slot)
@@ -97,20 +189,34 @@ class Visits:
         assert slot.rules is not None
         for _ in range(DENIED_AT_A_TIME):
             turn = slot.frontier.take(now)
-            if turn is None or slot.rules.allows(slot.site + turn.path, slot.dress.user_agent):
+            if turn is None:
+                return None
+            if not slot.rules.allows(slot.site + turn.path, slot.dress.user_agent):
+                self._deny(slot, turn, ROBOTS_DENIED, "robots.txt forbids it")
+            elif slot.traps is not None and slot.traps.holds(turn.path):
+                self._deny(slot, turn, IN_A_TRAP, "left out: it is of a trap (TRAP_PAGES)")
+            else:
                 return turn
-            self._agent.publish(slot, self._record(slot, turn, "denied", -9, error="robots.txt forbids it"))
-            slot.frontier.finish(turn, counts=False)
         return None
 
+    def _deny(self, slot: Slot, turn: Turn, status: int, error: str) -> None:
+        """The turn ends without a request."""
+        if work := self._works.get(slot.leased.work):
+            work.unanswered(slot, turn, status, error, {})
+            return
+        self._agent.publish(slot, self._record(slot, turn, "denied", status, error=error))
+        slot.frontier.finish(turn, counts=False)
+
     def _page_request(self, slot: Slot, turn: Turn) -> Request:
-        return Request(
+        request = Request(
             slot.site + turn.path,
             callback=self.loaded,
             errback=self.failed,
             meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), turn), "depth": turn.depth},
             dont_filter=True,
         )
+        work = self._works.get(slot.leased.work)
+        return work.request(slot, turn, request) if work else request
 
     # --- robots.txt ---
 
@@ -138,11 +244,12 @@ class Visits:
         if not errand.end():
             return
         slot = errand.slot
+        self._heard(slot)
         slot.dress.take_in(response)
         if not slot.robots_hop:
             self._note_load(slot, refused=answers.is_refusal(response.status))
         location = response.headers.get("Location")
-        if response.status in (301, 302, 303, 307, 308) and location and slot.robots_hops < ROBOTS_HOPS:
+        if response.status in answers.REDIRECTS and location and slot.robots_hops < ROBOTS_HOPS:
             place = links.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
             if place and slot.live:
                 slot.robots_hops += 1
@@ -175,16 +282,23 @@ class Visits:
             status = OTHER
         elif isinstance(error, AddressRefused):
             logger.warning("%s; --again walks it anew then", error)
-        self._obey(slot, status, b"", _one_line(error))
+        self._obey(slot, status, b"", in_one_line(error))
 
     def _obey(self, slot: Slot, status: int, body: bytes, what: str, rest: float | None = None) -> None:
-        slot.robots_hop, slot.robots_hops = "", 0
+        hop, slot.robots_hop, slot.robots_hops = slot.robots_hop, "", 0
         if not slot.live:
             self._agent.settle(slot)
             return
         rules = robots.rules(status, body, slot.dress.user_agent, self._options.robots_max_bytes)
-        if not rules.available:
+        work = self._works.get(slot.leased.work)
+        if not rules.available and work and work.shut(slot, status, what):
             slot.rules = None
+        elif not rules.available and breaker.is_silence(status) and not hop:
+            slot.rules = None
+            self._trip(slot, status, what)
+        elif not rules.available:
+            slot.rules = None
+            self._watch(slot, "/robots.txt", status, {}, slot.frontier.strikes + 1, what)
             self._agent.rest(slot, max(rest or 0.0, answers.rest_of(slot.frontier.strikes)), what)
         else:
             slot.rules = rules
@@ -207,6 +321,7 @@ class Visits:
         slot, turn = errand.slot, errand.turn
         assert turn is not None
         slot.dress.take_in(response)
+        self._heard(slot)
         if slot.lost:
             return None
         try:
@@ -224,12 +339,15 @@ class Visits:
             self._agent.rest(slot, meaning.rest_seconds, f"it answered {response.status}")
         else:
             slot.frontier.strikes = 0
+        self._watch(slot, turn.path, response.status, response.meta, turn.tries)
+        if work := self._works.get(slot.leased.work):
+            return work.answered(slot, turn, response)
         if meaning.verdict == "stored":
-            return self._stored(slot, turn, response, arguments)
+            return self.take_in(slot, turn, response, arguments)
         if meaning.verdict == "redirected":
-            self._redirected(slot, turn, response)
+            self.redirected(slot, turn, response)
         elif meaning.verdict == "again":
-            self._again(slot, turn)
+            self.again(slot, turn, self._retry_pause(turn))
         else:
             self._publish(slot, turn, self._record(slot, turn, "failed", response.status, response))
         return None
@@ -252,23 +370,33 @@ class Visits:
             self._note_load(slot, refused=True)
         if isinstance(error, NotSent):
             slot.frontier.put_back(turn)
+            return
+        self._end_in_vain(slot, turn, request, error)
+        self._note_silence(slot, status_code_of(error), in_one_line(error))
+
+    def _end_in_vain(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
+        """No answer came: the page has another turn, or has failed."""
+        if work := self._works.get(slot.leased.work):
+            work.unanswered(slot, turn, status_code_of(error), in_one_line(error), request.meta)
         elif worth_another_try(error) and turn.tries < self._options.max_tries:
-            self._again(slot, turn)
+            self.again(slot, turn, self._retry_pause(turn))
         else:
-            record = self._record(slot, turn, "failed", status_code_of(error), error=_one_line(error))
-            _note_times(record, request.meta)
+            record = self._record(slot, turn, "failed", status_code_of(error), error=in_one_line(error))
+            note_times(record, request.meta)
             self._publish(slot, turn, record)
 
-    def _stored(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
+    def take_in(
+        self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any] | None = None
+    ) -> Any:
+        """A page's body came: through the page pipelines and to the spider; the turn ends when it is done with it."""
         record = self._record(slot, turn, "stored", response.status, response)
         page = LoadedPage(self._agent, slot, turn, response, record)
-        page.held = True
         self._chain.process(page)
-        if turn.path == "/" and self._options.find_aliases and slot.address and record.size:
+        if slot.loads and turn.path == "/" and self._options.find_aliases and slot.address and record.size:
             self._agent.ask_for_alias(slot, record.sha256)
         assert self._crawler.spider
-        parse = partial(self._crawler.spider._parse, response, **arguments)
-        return self._parse(slot, response.request, parse, page.release)
+        parse = partial(self._crawler.spider._parse, response, **(arguments or {}))
+        return self._parse(slot, response.request, parse, page.publish)
 
     def _parse(
         self, slot: Slot, request: Request | None, parse: Callable[[], Any], done: Callable[[], None]
@@ -310,7 +438,8 @@ class Visits:
             done()
             self._agent.settle(slot)
 
-    def _redirected(self, slot: Slot, turn: Turn, response: Response) -> None:
+    def redirected(self, slot: Slot, turn: Turn, response: Response) -> None:
+        """The turn ends, and where it led is found like a link."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
         place = links.target(response.url, location, self._agent.max_url_length) if location else None
         if place is None:
@@ -325,11 +454,29 @@ class Visits:
         if site != slot.site:
             self._agent.seeding.met(site, [path])
         elif self._agent.scope.has_page(site + path):
-            slot.frontier.add((path,), turn.depth)
+            record.error = self._led_on(slot, turn, path)
         self._publish(slot, turn, record, records.pack_links([site + path]))
 
-    def _again(self, slot: Slot, turn: Turn) -> None:
-        pause = self._options.retry_delay_seconds * 2 ** (turn.tries - 1)
+    def _led_on(self, slot: Slot, turn: Turn, path: str) -> str:
+        """A redirect's target into the frontier; why not, where too many came one behind the other."""
+        many = slot.redirects.pop(turn.path, 0) + 1
+        if many > self._most_redirects:
+            return f"not followed: the redirect behind {many - 1} others (REDIRECT_MAX_TIMES)"
+        if slot.add_found((path,), turn.depth):
+            slot.redirects[path] = many
+        return ""
+
+    def _retry_pause(self, turn: Turn) -> float:
+        return float(self._options.retry_delay_seconds * 2 ** (turn.tries - 1))
+
+    @staticmethod
+    def finish(slot: Slot, turn: Turn) -> None:
+        """The turn of a page has ended, and all that is to be told of it was told."""
+        slot.frontier.finish(turn)
+
+    @staticmethod
+    def again(slot: Slot, turn: Turn, pause: float) -> None:
+        """The page gets another turn, after `pause` seconds at the earliest."""
         slot.frontier.set_back(turn, asyncio.get_running_loop().time() + pause)
 
     def _publish(self, slot: Slot, turn: Turn, record: records.Page, out_links: bytes = b"") -> None:
@@ -359,6 +506,18 @@ class Visits:
             note_answer(record, response)
         return record
 
+    @staticmethod
+    def note_headers(record: records.Page | records.Asked, response: Response) -> None:
+        """What the answer says of the page's version, and who gave it."""
+        record.etag = _field(response, "ETag")
+        record.last_modified = _field(response, "Last-Modified")
+        record.address = str(response.ip_address or "")
+
+    @staticmethod
+    def note_times(record: records.Page | records.Asked, meta: dict[str, Any]) -> None:
+        """How long the stages took that the exchange came through."""
+        note_times(record, meta)
+
     def _note_load(self, slot: Slot, seconds: float | None = None, *, refused: bool) -> None:
         """What the slot sees of its site's load; an hour that is over is told."""
         if slot.load is None:
@@ -367,6 +526,35 @@ class Visits:
         seen = slot.load.refused(hour) if refused else slot.load.answered(hour, seconds)
         if seen is not None:
             self._agent.outbox.add(slot, slot.visit(seen))
+
+    def _watch(
+        self, slot: Slot, path: str, status: int, meta: dict[str, Any], tries: int, error: str = ""
+    ) -> None:
+        """What the site's answer, or that there was none, says of its health; told where it says something new."""
+        given = self._options
+        if not given.status_by_traffic:
+            return
+        if slot.watch is None:
+            slot.watch = SiteWatch(
+                given.status_delay_seconds, given.status_tries, given.status_interval_seconds
+            )
+        seconds, now = meta.get("download_latency"), asyncio.get_running_loop().time()
+        health = slot.watch.saw(path, status, seconds, now)
+        if health is None:
+            return
+        record = records.Health(
+            site=slot.site,
+            checked_at=int(time.time() * 1000),
+            health=health,
+            status=status,
+            path=path,
+            tries=tries,
+            seen_by="traffic",
+            address=slot.address,
+            error=error,
+        )
+        note_times(record, meta)
+        self._agent.outbox.add(slot, record)
 
     # --- a user's own requests to a site in hand ---
 
@@ -445,24 +633,37 @@ class Visits:
             self._agent.settle(slot)
 
 
+def _daily(given: Options) -> DailyCaps | None:
+    """None: no site's days are capped."""
+    requests, size = given.site_requests_per_day, given.site_bytes_per_day
+    return DailyCaps(requests, size, given.hour_seconds) if requests or size else None
+
+
+def _patience(given: Options) -> Patience | None:
+    """None: every stage has the limits of the settings."""
+    if not given.adaptive_timeouts:
+        return None
+    least = Least(given.least_connect_seconds, given.least_head_seconds, given.least_body_seconds)
+    return Patience(least, given.timeout_probe_share, given.max_tries)
+
+
 def note_answer(record: records.Page, response: Response) -> None:
     """What the answer says of itself, and how it came."""
     record.size = len(response.body)
     record.wire_size = response.meta.get("encoded", ("", record.size))[1]
     record.content_type = _field(response, "Content-Type")
-    record.etag = _field(response, "ETag")
-    record.last_modified = _field(response, "Last-Modified")
-    record.address = str(response.ip_address or "")
-    _note_times(record, response.meta)
+    Visits.note_headers(record, response)
+    note_times(record, response.meta)
 
 
 def _field(response: Response, name: str) -> str:
     return (response.headers.get(name) or b"").decode("latin-1")[:FIELD_LENGTH]
 
 
-def _note_times(record: records.Page, meta: dict[str, Any]) -> None:
+def note_times(record: records.Page | records.Asked | records.Health, meta: dict[str, Any]) -> None:
     """The times of the stages that the exchange came through; none where another handler made it."""
-    record.latency_ms = int(meta.get("download_latency", 0.0) * 1000)
+    if "download_latency" in meta:
+        record.latency_ms = int(meta["download_latency"] * 1000)
     times = meta.get("stage_times")
     if times is None:
         return
@@ -492,9 +693,3 @@ def _nothing() -> None:
 def _errand(one: Request | Response) -> Errand:
     errand: Errand = one.meta[KEY]
     return errand
-
-
-def _one_line(error: BaseException) -> str:
-    """The error's name and words, whatever these are: half a character cannot be written into a record."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text.encode("utf-8", "backslashreplace").decode()[:300]

@@ -67,6 +67,7 @@ class Wire:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._due = inf
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_at = 0.0
         self._watched: dict[int, int] = {}
         self._news = False
 
@@ -94,6 +95,7 @@ class Wire:
         try:
             self._multi.add_handle(transfer.curl)
             if self._sweeper is None:
+                self._swept_at = monotonic()
                 self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
             return await transfer.future
         finally:
@@ -139,12 +141,20 @@ class Wire:
 
     def _sweep(self) -> None:
         now = monotonic()
+        self._make_up_for(now - self._swept_at - SWEEP_SECONDS)
+        self._swept_at = now
         for transfer in [one for one in self._active.values() if one.deadline < now]:
             self._end(transfer, transfer.lateness())
         if self._http2:
             self._look_at_connections()
         assert self._loop is not None
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep) if self._active else None
+
+    def _make_up_for(self, stall_s: float) -> None:
+        """Time in which the loop itself stood still is no site's: what came meanwhile has not been read yet."""
+        if stall_s > SWEEP_SECONDS:
+            for transfer in self._active.values():
+                transfer.deadline += stall_s
 
     def _look_at_connections(self) -> None:
         """Let libcurl find the streams of connections that have failed: it tells only the one that met the fault."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler.command import CommandError, LowtideCommand, quieten
+from crawler.options import OptionError
 from crawler.supervisor import Child
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         if not self.options.database_url and not connection.may_serve_itself(self.settings):
-            raise CommandError("DATABASE_URL is empty; wanted the database that all coordinators share")
+            raise OptionError("DATABASE_URL is empty; wanted the database that all coordinators share")
         return self._coordinate(stop, None)
 
     def _local(self, stop: threading.Event) -> int:
@@ -115,9 +116,9 @@ class Command(LowtideCommand):
 
 @contextmanager
 def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
-    """While the block runs, so does a planner, from the moment on when there are more sites than slots."""
+    """While the block runs, so does a planner, once there are more sites than slots, or other works than loading."""
     from crawler.sites import connection
-    from crawler.store.stream import sites_wait
+    from crawler.store.stream import sites_wait, works_wait
 
     # What this process was called with, of which Scrapy has taken the command's name; but not the addresses of server
     # and database, for a command line is shown to every user.
@@ -125,7 +126,7 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
     environment = {"LOWTIDE_DATABASE_URL": options.database}
     if settings["REDIS_URL"]:
         environment["LOWTIDE_REDIS_URL"] = settings["REDIS_URL"]
-    command = [sys.executable, "-m", "scrapy", *arguments]
+    command = [sys.executable, "-m", "crawler.start", *arguments]
     child = Child("planner", command, environment=environment, lasting=True)
     client = connection.connect_blocking(settings)
     began = False
@@ -133,7 +134,7 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
     def look() -> bool:
         nonlocal began
         with suppress(RedisError, OSError):
-            began = began or sites_wait(client, options.key_prefix)
+            began = began or sites_wait(client, options.key_prefix) or works_wait(client, options.key_prefix)
         if began:
             child.look(time.monotonic(), stopping=False)
         return True

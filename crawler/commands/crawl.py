@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 
-from crawler import schedulers
+from crawler import recrawl, schedulers
 from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
-from crawler.options import OptionError, nearest
+from crawler.options import PLAIN, OptionError, nearest
 
 if TYPE_CHECKING:
     from scrapy import Spider
 
+    from crawler.reports import Crawl
     from crawler.store.leftover import Left
     from crawler.supervisor import Child
 
@@ -105,8 +107,21 @@ class Command(stock.Command):
             print(f"lowtide: {error}", file=sys.stderr)
             self._say_in_log(str(error))
             raise SystemExit(error.code) from None
+        self._watched = self._is_watched(opts)
         # A supervisor has no use for Scrapy's event loop, which would complain at the end that nobody closed it.
-        self.requires_crawler_process = opts.agents == 1
+        self.requires_crawler_process = opts.agents == 1 and not self._watched
+
+    def _is_watched(self, opts: argparse.Namespace) -> bool:
+        """Whether a person looks on: then another process does the crawl, and this one shows how it goes."""
+        if not self.options.live_view or not sys.stdout.isatty() or self._items_go_to_output(opts):
+            return False
+        from crawler.views import beside
+
+        return beside.is_possible()
+
+    @staticmethod
+    def _items_go_to_output(opts: argparse.Namespace) -> bool:
+        return "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]
 
     def _say_in_log(self, text: str) -> None:
         """Who starts crawls through scrapyd looks into the job's log, and Scrapy opens it only after all this."""
@@ -117,7 +132,9 @@ class Command(stock.Command):
     def _check_scheduler(self) -> None:
         try:
             schedulers.check_options(self.options.site_scheduler, self.options.site_scheduler_options)
-        except schedulers.SchedulerError as error:
+            if self.options.recrawl_mode != PLAIN:
+                recrawl.check(self.options.recrawl_mode)
+        except (schedulers.SchedulerError, recrawl.RecrawlError) as error:
             raise UsageError(str(error), print_help=False) from None
 
     def _check_components(self) -> None:
@@ -167,6 +184,9 @@ class Command(stock.Command):
             raise UsageError(f"seeds: {error}", print_help=False) from None
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        if self._watched:
+            self.exitcode = self._watch()
+            return
         started_ms = int(time.time() * 1000)
         if opts.agents > 1:
             self.exitcode = self._supervise(args[0], opts)
@@ -179,10 +199,8 @@ class Command(stock.Command):
     @staticmethod
     def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:
         """A spider of a user's may know any; ours is not to ignore one that is misspelt."""
-        from crawler.spiders.site import SiteSpider
-
         unknown = sorted(set(given) - {"seeds", *_OF_SCRAPYD})
-        if unknown and spider is SiteSpider:
+        if unknown and spider.__module__.startswith("crawler.spiders."):
             near = nearest(unknown[0], ["seeds"])
             hint = f"; did you mean {near}?" if near else ""
             raise UsageError(
@@ -204,6 +222,7 @@ class Command(stock.Command):
         spider = spiders.load(name)
         self._check_arguments(spider, given)
         spider.update_settings(self.settings)
+        self._work = getattr(spider, "work", "site")
         self.options = checked(self.settings)
         self._check_scheduler()
 
@@ -218,7 +237,9 @@ class Command(stock.Command):
                 connection.check(self.settings)
         except connection.ServerRefusesError as error:
             raise LastingError(str(error)) from None
-        except (connection.ServerAwayError, OptionError) as error:
+        except OptionError as error:
+            raise UsageError(str(error), print_help=False) from None
+        except connection.ServerAwayError as error:
             raise CommandError(str(error)) from None
         if connection.is_named(self.settings):
             return
@@ -252,6 +273,16 @@ class Command(stock.Command):
             ) from None
         if not os.access(var, os.W_OK | os.X_OK):
             raise CommandError(f"VAR_DIR {var} cannot be written; wanted a folder that can be")
+
+    def _watch(self) -> int:
+        """Run the command that was called, as a child and without a view of its own, below ours."""
+        from crawler.supervisor import end_with_parent
+        from crawler.views import beside
+
+        assert self.settings is not None
+        command = [sys.executable, *sys.orig_argv[1:], "-s", "LIVE_VIEW=False"]
+        code = beside.run(command, self.settings, self.options, partial(end_with_parent, os.getpid()))
+        return code if code >= 0 else 128 - code
 
     def _crawl(self, name: str, opts: argparse.Namespace) -> int:
         assert self.crawler_process is not None
@@ -341,6 +372,17 @@ class Command(stock.Command):
         except (ServerAwayError, ServerError, OptionError):
             return None
 
+    def _found(self, crawl: Crawl, started_ms: int, left: Left | None) -> str:
+        """What the run's own work has found."""
+        from crawler.reports import status, summary
+
+        if self._work == "status":
+            return status.text(status.figures(crawl))
+        found = summary.figures(crawl, started_ms)
+        if left is None and found["sites"] > found["sites_finished"]:
+            left = self._left()
+        return summary.text({**found, **(left._asdict() if left else {})})
+
     def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
         """What was found, where it is, and what to type next; to standard error where items go to the output."""
         from crawler.sites import connection
@@ -357,23 +399,16 @@ class Command(stock.Command):
             )
         if not names_tables(self.settings, self.options):
             return
-        from crawler.reports import Crawl, summary
+        from crawler.reports import Crawl
         from crawler.store.database import DatabaseError, open_database, told
 
-        out = (
-            sys.stderr
-            if "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]
-            else sys.stdout
-        )
+        out = sys.stderr if self._items_go_to_output(opts) else sys.stdout
         try:
             engine = open_database(self.options.database)
-            found = summary.figures(Crawl(engine, self.settings, self.options), started_ms)
+            print(self._found(Crawl(engine, self.settings, self.options), started_ms, left), file=out)
         except DatabaseError as error:
             print(f"lowtide: {error}", file=sys.stderr)
             return
-        if left is None and found["sites"] > found["sites_finished"]:
-            left = self._left()
-        print(summary.text({**found, **(left._asdict() if left else {})}), file=out)
         print(f"\nresults: {told(engine.url)}, tables sites and pages", file=out)
         where = "" if self.options.var_dir == "var" else f" -s VAR_DIR={self.options.var_dir}"
         print(

@@ -25,6 +25,8 @@ NAMED = 10
 
 
 class Command(LowtideCommand, BaseRunSpiderCommand):
+    runs_spiders = True
+
     def syntax(self) -> str:
         return "[options] [FILE or FOLDER …]"
 
@@ -156,16 +158,11 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
 
     def _check(self, args: list[str], opts: argparse.Namespace) -> int:
         from crawler.agent import captures
-        from crawler.store import archived, operating
-        from crawler.store.joining import require_tables
+        from crawler.store import archived
 
         if len(args) > 1 or (args and not Path(args[0]).is_dir()):
             raise UsageError("--check takes one folder; wanted that with all files", print_help=False)
-        assert self.settings is not None
-        require_tables(self.settings, self.options)
-        engine = operating.the_tables(self.options)
-        if engine is None:
-            raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
+        engine = self.tables()
         folder = Path(args[0]) if args else self.options.archive_folder
         rows = (captures.Kept(*page) for page in archived.archived_pages(engine))
         verdicts = _with_progress(captures.check(rows, folder), lambda: archived.count(engine))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
@@ -63,7 +64,8 @@ class Command(LowtideCommand):
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
             depth = (await queue.depth())._asdict()
-            figures = {**depth, "by_agent": await queue.agents(), "lists": await queue.lists()}
+            more = {"by_agent": await queue.agents(), "due": await queue.dues(), "lists": await queue.lists()}
+            figures: dict[str, Any] = {**depth, **more}
         if opts.json:
             print_json(figures)
             return
@@ -73,6 +75,9 @@ class Command(LowtideCommand):
             left = agent["expires_ms"] / 1000
             lease = f"lease for {left:.0f} s more" if left > 0 else "gone, its sites are handed on"
             print(f"agent {agent['agent']}: {agent['held']} sites, {agent['pages']} pages, {lease}")
+        for work, due in figures["due"].items():
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(due["next_ms"] / 1000))
+            print(f"due   {work}: {due['sites']:,} sites, the first at {at}")
         for name, length in figures["lists"].items():
             print(f"list  {name}: {length:,}")
 
@@ -98,7 +103,7 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
-            return await operating.rebuild(queue, engine, Scope(self.options))
+            return await operating.rebuild(queue, engine, Scope(self.options), self.options)
 
     def _reset(self, _args: list[str], opts: argparse.Namespace) -> None:
         print(f"{asyncio.run(self._reset_now(force=opts.force))} keys removed")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import UsageError
 
 from crawler.command import CommandError, LowtideCommand, print_json
+from crawler.options import nearest
 
 if TYPE_CHECKING:
     import argparse
+
+    from crawler.reports import Crawl, Report
 
 
 class Command(LowtideCommand):
@@ -16,44 +23,88 @@ class Command(LowtideCommand):
         return "[options] [NAME …]"
 
     def short_desc(self) -> str:
-        return "Show what the tables say: " + ", ".join(_names())
+        from crawler import reports
+
+        return "Show what the tables say: " + ", ".join(reports.names())
+
+    def long_desc(self) -> str:
+        return (
+            "Show what the tables say, `summary` where no report is named. --html writes one file with the pictures of "
+            "all reports, or of those that are named: it needs nothing else and can be sent to somebody. Exit code 1 "
+            "where a report judges the crawl as bad, as `ledger` does if a URL is missing."
+        )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+        parser.add_argument("--csv", action="store_true", help="print one report as a table for spreadsheets")
+        parser.add_argument(
+            "--url", default="", help="tell of this page alone (`freshness`: why it is asked when it is)"
+        )
+        parser.add_argument("--html", metavar="FILE", help="write a page with figures and pictures")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
-        from crawler.reports import Crawl
-        from crawler.store.database import check_version, open_database
-        from crawler.store.joining import require_tables
+        from crawler import reports
 
-        names = args or ["summary"]
-        unknown = [name for name in names if name not in _names()]
-        if unknown:
-            raise CommandError(f"no report {unknown[0]!r}; there are {', '.join(_names())}")
-        assert self.settings is not None
-        require_tables(self.settings, self.options)
-        engine = open_database(self.options.database)
-        if check_version(engine) is None:
-            raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
-        crawl = Crawl(engine, self.settings, self.options)
-        modules = {name: import_module(f"crawler.reports.{name}") for name in names}
-        figures = {name: module.figures(crawl) for name, module in modules.items()}
+        known = reports.names()
+        names = args or (known if opts.html else ["summary"])
+        self._check(names, known, opts)
+        if opts.url and names != ["freshness"]:
+            raise UsageError("--url is for the report `freshness` alone", print_help=False)
+        crawl = self._crawl()._replace(url=opts.url)
+        found = [(report, report.figures(crawl)) for report in map(reports.Report, names)]
+        if opts.html:
+            self._write_page(opts.html, found)
         if opts.json:
-            print_json(figures)
-        else:
-            print("\n\n".join(module.text(figures[name]) for name, module in modules.items()))
-        return int(any(getattr(module, "failed", _never)(figures[name]) for name, module in modules.items()))
+            print_json({report.name: figures for report, figures in found})
+        elif opts.csv:
+            _print_csv(found[0][0].rows(found[0][1]))
+        elif not opts.html:
+            print("\n\n".join(report.text(figures) for report, figures in found))
+        return int(any(report.failed(figures) for report, figures in found))
+
+    def _check(self, names: list[str], known: list[str], opts: argparse.Namespace) -> None:
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            near = nearest(unknown[0], known)
+            hint = f"; did you mean {near}?" if near else ""
+            raise UsageError(
+                f"no report {unknown[0]!r}; there are {', '.join(known)}{hint}", print_help=False
+            )
+        if opts.csv and (opts.json or len(names) > 1):
+            raise UsageError("--csv prints one table; wanted one report, and no --json", print_help=False)
+
+    def _crawl(self) -> Crawl:
+        from crawler.reports import Crawl
+
+        assert self.settings is not None
+        return Crawl(self.tables(), self.settings, self.options)
+
+    def _write_page(self, file: str, found: list[tuple[Report, Any]]) -> None:
+        from crawler.views.page import Section, written
+
+        page = written(
+            [
+                Section(report.name, report.title, report.text(figures), report.pictures(figures))
+                for report, figures in found
+            ]
+        )
+        try:
+            Path(file).write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise CommandError(
+                f"--html {file}: {error.strerror or error}; wanted a file to write to"
+            ) from None
+        print(f"{file}: {len(found)} reports", file=sys.stderr)
 
 
-def _never(_figures: object) -> bool:
-    return False
+def _print_csv(rows: list[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(names)
+    out.writerows([[_tame(row.get(name)) for name in names] for row in rows])
 
 
-def _names() -> list[str]:
-    from importlib import resources
-
-    files = resources.files("crawler.reports").iterdir()
-    return sorted(
-        file.name.removesuffix(".py") for file in files if file.name[0] != "_" and file.name.endswith(".py")
-    )
+def _tame(value: Any) -> Any:
+    """A spreadsheet runs what begins like a formula: a stranger's title that does is quoted."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from scrapy.exceptions import UsageError
+
 from crawler.command import CommandError, LowtideCommand
 
 if TYPE_CHECKING:
@@ -15,24 +17,38 @@ if TYPE_CHECKING:
 
 class Command(LowtideCommand):
     def syntax(self) -> str:
-        return "[options] FILE|URL|- …"
+        return "[options] FILE|URL|- … | --take-over KEY [--from REDIS_URL]"
 
     def short_desc(self) -> str:
         return "Add seeds to a crawl, running or not"
 
     def long_desc(self) -> str:
-        return "Add seeds from files, standard input (-) or the command line. Sites that are known stay as they are."
+        return (
+            "Add seeds from files, standard input (-) or the command line, or those that another crawler left in a "
+            "list, set or sorted set of Redis. Sites that are known stay as they are."
+        )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.add_argument("--again", action="store_true", help="walk finished sites anew")
+        parser.add_argument(
+            "--take-over", metavar="KEY", help="a key of plain URLs; each leaves it once it is queued"
+        )
+        parser.add_argument(
+            "--from",
+            dest="server",
+            metavar="REDIS_URL",
+            help="the server of that key (default: the crawl's own)",
+        )
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
         from crawler.store.joining import joined
 
-        if not args:
+        if not args and not opts.take_over:
             raise CommandError("no seeds: wanted files or URLs, as in `scrapy seed https://example.org`")
+        if opts.server and not opts.take_over:
+            raise UsageError("--from is given without --take-over; wanted the key too", print_help=False)
         assert self.settings is not None
         self._check(args)
         if opts.again:
@@ -40,6 +56,8 @@ class Command(LowtideCommand):
             self.options = self.read_options()
         with joined(self.settings, self.options):
             added = asyncio.run(self._add(args))
+            if opts.take_over:
+                added += asyncio.run(self._take_over(opts.take_over, opts.server))
         return self._tell(added, as_json=opts.json)
 
     @staticmethod
@@ -67,6 +85,24 @@ class Command(LowtideCommand):
             except NoContactError as error:
                 raise CommandError(str(error)) from None
         return total
+
+    async def _take_over(self, key: str, server: str | None) -> Added:
+        from redis.exceptions import RedisError
+
+        from crawler.agent.seeding import NoContactError, take_over
+        from crawler.sites import connection
+
+        assert self.settings is not None
+        theirs = self.settings.copy()
+        if server:
+            theirs.set("REDIS_URL", server, priority="cmdline")
+            connection.check(theirs)
+        try:
+            return await take_over(self.settings, self.options, key, theirs)
+        except NoContactError as error:
+            raise CommandError(str(error)) from None
+        except RedisError as error:
+            raise CommandError(connection.explained(theirs, error)) from None
 
     def _tell(self, added: Added, *, as_json: bool) -> int:
         from crawler.command import print_json

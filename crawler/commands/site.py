@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler.command import LowtideCommand, print_json
+from crawler.printable import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -24,7 +25,10 @@ STATE_NAMES = ("waiting", "suspended", "leased", "later", "paused", "finished", 
 
 class Command(LowtideCommand):
     def syntax(self) -> str:
-        return "list | show SITE … | pause SITE … | resume SITE … | block SITE … | forget SITE … | budget SITE [PAGES]"
+        return (
+            "list | show SITE … | pause SITE … | resume SITE … | block SITE … | forget SITE … | "
+            "budget SITE PAGES|default"
+        )
 
     def short_desc(self) -> str:
         return "List sites, show one, pause, resume, block or forget it, set its page budget"
@@ -33,7 +37,8 @@ class Command(LowtideCommand):
         return (
             "Look at sites and give them orders. SITE is a URL or a host. A running crawl obeys within a third of "
             "LEASE_SECONDS: pause keeps what is left of a site, block drops it, forget removes its pages too, resume "
-            "takes pause and block back and lets a site that rests go on now."
+            "takes pause and block back and lets a site that rests go on now, budget gives it a limit of pages of its "
+            "own (0: none; default: MAX_PAGES_PER_SITE again)."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -48,7 +53,7 @@ class Command(LowtideCommand):
             "--most", type=int, default=50, metavar="N", help="list: at most N (default 50; 0 all)"
         )
         parser.add_argument("--reason", default="", help="pause, block: why; shown by `site show`")
-        parser.add_argument("--json", action="store_true", help="print figures as JSON")
+        parser.add_argument("--json", action="store_true", help="print what is shown or done as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:
         from crawler.store.joining import joined, names_tables
@@ -61,7 +66,7 @@ class Command(LowtideCommand):
             asyncio.run(self._do(word, names, opts))
 
     def _check(self, word: str, names: list[str], opts: argparse.Namespace) -> None:
-        counts = {"list": range(1), "budget": range(1, 3)}.get(word, range(1, sys.maxsize))
+        counts = {"list": range(1), "budget": range(2, 3)}.get(word, range(1, sys.maxsize))
         if word not in ("list", "show", "forget", "budget", *ORDERS) or len(names) not in counts:
             raise UsageError(f"wanted {self.syntax()}", print_help=False)
         if opts.state and opts.state not in STATE_NAMES:
@@ -70,9 +75,9 @@ class Command(LowtideCommand):
             )
         if opts.most < 0:
             raise UsageError(f"--most is {opts.most}; wanted a number, 0 for all", print_help=False)
-        if word == "budget" and len(names) > 1 and not (names[1].isascii() and names[1].isdigit()):
+        if word == "budget" and names[1] != "default" and not (names[1].isascii() and names[1].isdigit()):
             raise UsageError(
-                f"PAGES is {names[1]!r}; wanted a whole number, 0 for no limit, or nothing to take it back",
+                f"PAGES is {names[1]!r}; wanted a whole number, 0 for no limit, or default",
                 print_help=False,
             )
 
@@ -84,16 +89,16 @@ class Command(LowtideCommand):
             if word == "list":
                 await self._list(queue, opts)
             elif word == "budget":
-                await self._budget(queue, names)
+                await self._budget(queue, *names, as_json=opts.json)
             else:
                 # All of them are known, or nothing is done.
                 sites = [(await operating.known_site(queue, name)).site for name in names]
                 if word == "show":
                     await self._show(queue, sites, opts)
                 elif word == "forget":
-                    await self._forget(queue, sites)
+                    await self._forget(queue, sites, as_json=opts.json)
                 else:
-                    await self._order(queue, sites, word, opts.reason)
+                    await self._order(queue, sites, word, opts)
 
     async def _show(self, queue: SiteQueue, sites: list[str], opts: argparse.Namespace) -> None:
         from crawler.store import operating
@@ -110,22 +115,28 @@ class Command(LowtideCommand):
                 print()
             self._print(figures)
 
-    async def _order(self, queue: SiteQueue, sites: list[str], word: str, reason: str) -> None:
+    async def _order(self, queue: SiteQueue, sites: list[str], word: str, opts: argparse.Namespace) -> None:
         from crawler.store import operating
 
+        told = []
         for site in sites:
-            _, before = await operating.order_site(queue, site, word, reason)  # type: ignore[arg-type]
+            _, before = await operating.order_site(queue, site, word, opts.reason)  # type: ignore[arg-type]
             done = DONE[word]
             record = await queue.record(site)
             if word == "resume" and record is not None and record.state == "later" and not record.agent:
                 await queue.plan_work(site, "site", int(time.time() * 1000))
                 done += ", due now"
-            print(f"{site}: {done}; it was {before}")
+            told.append({"site": site, "done": done, "before": before})
+            if not opts.json:
+                print(f"{site}: {done}; it was {before}")
+        if opts.json:
+            print_json(told)
 
-    async def _forget(self, queue: SiteQueue, sites: list[str]) -> None:
+    async def _forget(self, queue: SiteQueue, sites: list[str], *, as_json: bool) -> None:
         from crawler.store import operating
 
         engine = operating.the_tables(self.options) if self._has_tables else None
+        told = []
         for site in sites:
             _, gone = await operating.forget_site(queue, site, engine)
             pages = (
@@ -133,7 +144,11 @@ class Command(LowtideCommand):
                 if self._has_tables
                 else "; DATABASE_URL is empty, so its pages go when a coordinator has stored the order"
             )
-            print(f"{site} is forgotten{pages}")
+            told.append({"site": site, "done": "forgotten", "pages": gone if self._has_tables else None})
+            if not as_json:
+                print(f"{site} is forgotten{pages}")
+        if as_json:
+            print_json(told)
 
     async def _list(self, queue: SiteQueue, opts: argparse.Namespace) -> None:
         from crawler.store import operating
@@ -152,16 +167,21 @@ class Command(LowtideCommand):
             print(f"{state:<10} {record.address or '-':<16} {figures:>11} {record.site}{marks}{holder}")
 
     @staticmethod
-    async def _budget(queue: SiteQueue, args: list[str]) -> None:
+    async def _budget(queue: SiteQueue, name: str, most: str, *, as_json: bool) -> None:
         from crawler.store import operating
 
-        pages = int(args[1]) if len(args) > 1 else None
-        site = await operating.set_budget(queue, args[0], pages)
+        pages = None if most == "default" else int(most)
+        site = await operating.set_budget(queue, name, pages)
+        if as_json:
+            print_json({"site": site, "budget": pages})
+            return
         told = "MAX_PAGES_PER_SITE again" if pages is None else f"{pages} pages" if pages else "no limit"
         print(f"{site}: {told}, from its next lease on")
 
     @staticmethod
     def _print(figures: dict[str, Any]) -> None:
+        if figures["agent"]:
+            figures = {**figures, "state": "leased"}
         for name, value in figures.items():
             if name == "due_ms":
                 for work, due in value.items():
@@ -169,7 +189,7 @@ class Command(LowtideCommand):
             elif name.endswith("_at") and value:
                 print(f"{name:<16} {_moment(value)}")
             elif value not in (None, "", False):
-                print(f"{name:<16} {value}")
+                print(f"{name:<16} {printable(str(value))}")
 
 
 def _moment(at_ms: int) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from crawler.agent.links import parts
+from crawler.agent.media import shown
 from crawler.agent.out_links import OutLinks
 
 if TYPE_CHECKING:
     from crawler.agent.pages import LoadedPage
+
+logger = logging.getLogger("pipelines")
 
 
 class Links:
@@ -27,7 +32,7 @@ class Links:
             return
         agent, slot = page.agent, page.slot
         found = page.links
-        slot.frontier.add(agent.scope.pages_of(slot.site, found.inside), page.turn.depth + 1)
+        self._follow(page, found.inside)
         for site, paths in found.outside.items():
             agent.seeding.met(site, paths)
         if page.record.canonical:
@@ -40,10 +45,21 @@ class Links:
             (site + path for site, paths in found.outside.items() for path in paths),
         )
 
+    @staticmethod
+    def _follow(page: LoadedPage, paths: list[str]) -> None:
+        """New pages of the site into its frontier, but for traps."""
+        agent, slot = page.agent, page.slot
+        new = slot.add_found(agent.scope.pages_of(slot.site, paths), page.turn.depth + 1)
+        if slot.traps is None or not new:
+            return
+        trap = slot.traps.look(page.turn.path, page.raw_text, paths, partial(shown, page.document))
+        if trap:
+            logger.warning("%s: %s is a trap, left out from now on (TRAP_PAGES)", slot.site, trap)
+
     def _follow_canonical(self, page: LoadedPage) -> None:
         agent, slot = page.agent, page.slot
         site, path = parts(page.record.canonical)
         if site != slot.site:
             agent.seeding.met(site, [path])
         elif agent.scope.has_page(page.record.canonical):
-            slot.frontier.add((path,), page.turn.depth + 1)
+            slot.add_found((path,), page.turn.depth + 1)

@@ -49,12 +49,14 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 async def _look(crawl: Crawl) -> tuple[Seen, list[list[int]]]:
     client = connection.connect(crawl.settings)
+    loads = TableLoads(crawl.options)
     try:
         queue = SiteQueue(client, crawl.options)
-        planner = Planner(queue, crawl.options, TableLoads(crawl.options), "report")
+        planner = Planner(queue, crawl.options, loads, "report")
         seen = await planner.see()
         return seen, planner.columns(seen, TOP)
     finally:
+        loads.close()
         await client.aclose()
 
 

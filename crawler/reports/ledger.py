@@ -45,7 +45,7 @@ _ABOUT = {
     "duplicate": "same bytes as another page of the site",
     "failed": "no answer, or an error",
     "dead": "given up after all tries",
-    "denied": "by robots.txt, never fetched",
+    "denied": "by robots.txt or as a trap, never fetched",
     "filtered": "fetched, of a kind that is not kept",
     "over_budget": "beyond MAX_PAGES_PER_SITE or a site's budget",
     "given_up": "of sites that are blocked, or another's alias",
@@ -219,11 +219,11 @@ def _accounts(crawl: Crawl, queue: _Queue) -> Iterator[tuple[str, dict[str, int]
     """One account for each site that the tables or the queue know, by name."""
     known = _known_sites(crawl, queue)
     coming = _coming(crawl, queue.way.pages)
-    walk = _Walks(crawl, {hash64(site): known[site].published - coming[site] for site in known})
+    published = {hash64(site): max(0, known[site].published - coming[site]) for site in known}
     names = sorted(known, key=hash64)
     for start in range(0, len(names), SITES_AT_A_TIME):
         some = names[start : start + SITES_AT_A_TIME]
-        counted = walk.outcomes(some)
+        counted = _outcomes(crawl, some, published)
         for site in some:
             figures = counted.get(hash64(site), Counter())
             row = known[site]
@@ -295,54 +295,26 @@ def _stored(db: Connection, some: list[Page]) -> set[tuple[str, str, int]]:
     return stored
 
 
-class _Walks:
-    """Counts a site's pages by outcome, those of its present walk alone: `--again` leaves the rows of earlier ones."""
+def _outcomes(crawl: Crawl, names: list[str], published: dict[int, int]) -> dict[int, Counter[str]]:
+    """Pages of these sites by outcome, by site id; `earlier` are those that only earlier walks met (`--again`).
 
-    def __init__(self, crawl: Crawl, published: dict[int, int]) -> None:
-        self._engine = crawl.engine
-        self._hashes = self._of_the_last(published)
+    A walk publishes each page once, and its row then has that time: the last `published` ones are the present walk's.
+    """
+    place = case((pages.c.state == "dead", "dead"), else_=pages.c.outcome).label("place")
+    counted: dict[int, Counter[str]] = {}
+    with transaction(crawl.engine) as db:
+        asked = select(pages.c.site_id, place, func.count()).where(pages.c.site_id.in_(map(hash64, names)))
+        for number, outcome, many in db.execute(asked.group_by(pages.c.site_id, place)):
+            counted.setdefault(number, Counter())[outcome] += many
+        for number, found in counted.items():
+            if found.total() > published[number]:
+                counted[number] = _of_the_last_walk(db, number, place, published[number])
+    return counted
 
-    def outcomes(self, names: list[str]) -> dict[int, Counter[str]]:
-        """By site id."""
-        place = case((pages.c.state == "dead", "dead"), else_=pages.c.outcome).label("place")
-        ids = [hash64(name) for name in names]
-        once = [number for number in ids if number not in self._hashes]
-        counted: dict[int, Counter[str]] = {}
-        with transaction(self._engine) as db:
-            asked = select(pages.c.site_id, place, func.count()).where(pages.c.site_id.in_(once))
-            for number, outcome, many in db.execute(asked.group_by(pages.c.site_id, place)):
-                counted.setdefault(number, Counter())[outcome] += many
-            for number in set(ids) - set(once):
-                rows = db.execute(select(pages.c.url_hash, place).where(pages.c.site_id == number))
-                present = self._hashes[number]
-                counted[number] = Counter(
-                    outcome if url_hash in present else "earlier" for url_hash, outcome in rows
-                )
-        return counted
 
-    def _of_the_last(self, published: dict[int, int]) -> dict[int, set[int]]:
-        """For each site with more history than its present walk: the pages of this walk, which are its last ones."""
-        left = Counter(published)
-        with transaction(self._engine) as db:
-            asked = select(fetches.c.site_id, func.count()).group_by(fetches.c.site_id)
-            again = {number for number, many in db.execute(asked) if many > left[number]}
-        hashes: dict[int, set[int]] = {number: set() for number in again}
-        open_ones = {number for number in again if left[number] > 0}
-        last = 2**63 - 1
-        while open_ones:
-            rows = self._history(last)
-            if not rows:
-                break
-            for number, site, url_hash in rows:
-                last = number
-                if site in open_ones:
-                    hashes[site].add(url_hash)
-                    left[site] -= 1
-                    if left[site] <= 0:
-                        open_ones.discard(site)
-        return hashes
-
-    def _history(self, before: int) -> list[Any]:
-        asked = select(fetches.c.id, fetches.c.site_id, fetches.c.url_hash).where(fetches.c.id < before)
-        with transaction(self._engine) as db:
-            return list(db.execute(asked.order_by(fetches.c.id.desc()).limit(READ_AT_A_TIME)).all())
+def _of_the_last_walk(db: Connection, number: int, place: Any, published: int) -> Counter[str]:
+    rows = db.execute(select(pages.c.fetched_at, place).where(pages.c.site_id == number)).all()
+    newest = sorted(rows, key=lambda row: row.fetched_at, reverse=True)
+    present = Counter(row.place for row in newest[:published])
+    present["earlier"] = len(newest) - published
+    return present

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from crawler.sites.load import FULL, UNKNOWN
-from crawler.store.loads import load_table
+from crawler.views.figures import Loads
+from crawler.views.pictures import load_heat
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl
+    from crawler.views.drawing import Picture
 
 # Lines of the text; --json has every site.
 MOST_LINES = 40
+# Of the picture.
+MOST_ROWS = 60
 HOURS = 24
 # One block an hour: the taller, the busier.
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -25,38 +25,7 @@ _WIDTH = 40
 
 def figures(crawl: Crawl) -> dict[str, Any]:
     """All sites of which something is known, the busiest first; loads 0 to 1 from this hour on, None: unknown."""
-    hour_seconds = crawl.options.hour_seconds
-    hour = int(time.time() // hour_seconds)
-    table = load_table(crawl.engine)
-    found, reference = table.forecast(hour)
-    is_open = table.is_open(hour, hour_seconds)
-    known = found != UNKNOWN
-    loads = np.where(known, found / FULL, 0.0)
-    mean = loads.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    order = sorted(range(len(table)), key=lambda row: (-mean[row], table.names[row]))
-    return {
-        "hour": hour,
-        "hour_seconds": hour_seconds,
-        "begins_at": int(hour * hour_seconds * 1000),
-        "pages_per_hour_idle": reference * hour_seconds / 3600,
-        "sites": [
-            {
-                "site": table.names[row],
-                "load": [
-                    round(float(load), 3) if there else None
-                    for load, there in zip(loads[row], known[row], strict=True)
-                ],
-                "open": is_open[row].tolist(),
-                "mean_load": round(float(mean[row]), 3),
-                "pages_per_hour": _pace(reference, hour_seconds, found[row, 0], table.delays[row]),
-                "visits": table.visits[row],
-                "delay_seconds": _told(table.delays[row]),
-                "hours_open": table.windows[row],
-                "imported": bool((table.imported[row] != UNKNOWN).any()),
-            }
-            for row in order
-        ],
-    }
+    return Loads().picture(crawl.engine, crawl.options)
 
 
 def text(found: dict[str, Any]) -> str:
@@ -94,13 +63,17 @@ def _block(load: float | None, is_open: bool) -> str:
     return _NOTHING if load is None else _BLOCKS[min(int(load * len(_BLOCKS)), len(_BLOCKS) - 1)]
 
 
-def _pace(reference: float, hour_seconds: float, load: int, delay: float) -> float | None:
-    """Pages of this hour by one connection; None: nobody knows."""
-    if not reference or load == UNKNOWN:
-        return None
-    pace = reference * hour_seconds / 3600 * (1 - int(load) / FULL)
-    return round(min(pace, hour_seconds / float(delay)) if delay > 0 else pace, 1)
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each site, its hours as they come: h00 is this hour."""
+    return [
+        {
+            **{name: value for name, value in one.items() if name not in ("load", "open")},
+            **{f"h{step:02}": load for step, load in enumerate(one["load"])},
+        }
+        for one in found["sites"]
+    ]
 
 
-def _told(delay: float) -> float | None:
-    return None if np.isnan(delay) else round(float(delay), 3)
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """The sites by the hours to come."""
+    return [load_heat(found, MOST_ROWS)] if found["sites"] else []

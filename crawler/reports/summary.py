@@ -6,27 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from crawler.store import reading
+from crawler.views.drawing import Bar, Picture, bars
+from crawler.views.figures import size_word, status_word
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl
-
-# What a status that is no HTTP status means, in words.
-WORDS = {
-    -1: "name not found",
-    -2: "refused",
-    -3: "connect timeout",
-    -4: "head timeout",
-    -5: "body timeout",
-    -6: "connection lost",
-    -7: "TLS",
-    -8: "cut short",
-    -9: "robots.txt",
-    -10: "address refused",
-    -11: "too large",
-    -12: "malformed answer",
-    -13: "other",
-    -14: "middleware",
-}
 
 
 def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
@@ -47,11 +31,11 @@ def text(found: dict[str, Any]) -> str:
     rows = [
         ("sites", f"{found['sites']:,}", f"{found['sites_finished']:,} finished"),
         *([("later", f"{found['later']:,}", _next(found["next_due_ms"]))] if found.get("later") else []),
-        ("pages", f"{found['stored']:,}", f"{_size(found['bytes'])} of bodies"),
+        ("pages", f"{found['stored']:,}", f"{size_word(found['bytes'])} of bodies"),
         ("duplicates", f"{found['duplicates']:,}", "same bytes as another page of the site"),
         ("redirects", f"{found['redirected']:,}", ""),
         ("errors", f"{found['failed']:,}", _failures(found["failed_by_status"])),
-        ("denied", f"{found['denied']:,}", "by robots.txt, never fetched"),
+        ("denied", f"{found['denied']:,}", "by robots.txt or as a trap, never fetched"),
         (
             "pages/s",
             f"{found['pages_per_second']:,.1f}",
@@ -71,12 +55,20 @@ def _next(due_ms: int) -> str:
 
 
 def _failures(by_status: dict[int, int]) -> str:
-    return ", ".join(f"{WORDS.get(status, status)}: {number:,}" for status, number in by_status.items())
+    return ", ".join(f"{status_word(status)}: {number:,}" for status, number in by_status.items())
 
 
-def _size(number: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number = number / 1000  # type: ignore[assignment]
-    return f"{number:.1f} TB"
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each figure; failures by kind are rows of their own."""
+    plain = [{"figure": name, "value": value} for name, value in found.items() if name != "failed_by_status"]
+    return plain + [
+        {"figure": f"failed: {status_word(status)}", "value": number}
+        for status, number in found["failed_by_status"].items()
+    ]
+
+
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """Pages by how their last turn ended."""
+    places = ("stored", "duplicates", "redirected", "filtered", "failed", "denied")
+    shown = [Bar(name, found[name], f"{found[name]:,}") for name in places]
+    return [Picture("Pages by how their last turn ended", bars(shown, "pages by outcome"))]

@@ -8,6 +8,7 @@ sites have in common, plus its own departure from that as far as the evidence go
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ SMOOTH_FROM_ERROR: Final = 0.06
 # The pace that counts as no load: that of the fastest sites in their best hour, but for a few.
 REFERENCE_PERCENTILE: Final = 95
 IDLE, FULL, UNKNOWN = 0, 254, 255
+# Sites that are worked out at a time: what stands between their cells and a forecast takes kilobytes a site.
+BLOCK_SITES: Final = 1 << 14
 # A site that answers at all has some pace left.
 BUSIEST: Final = 253
 # An imported load is a share of a full line (ping times and the like); what pace it leaves is (1 - load) to this power,
@@ -72,6 +75,8 @@ def with_profiles(load: np.ndarray, profiles: np.ndarray, hour: int) -> np.ndarr
 class LoadTable:
     """Cells of n sites, and what they have in common."""
 
+    _COLUMNS = ("_mean", "_refused", "_weight", "_at")
+
     def __init__(self, sites: int) -> None:
         self._mean = np.zeros((sites, CELLS), np.float32)  # log of a page's seconds
         self._refused = np.zeros((sites, CELLS), np.float32)
@@ -86,8 +91,7 @@ class LoadTable:
         """Make room for this many sites."""
         more = sites - len(self)
         if more > 0:
-            names = ("_mean", "_refused", "_weight", "_at")
-            for name in names:
+            for name in self._COLUMNS:
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros((more, CELLS), old.dtype)]))
 
@@ -143,14 +147,21 @@ class LoadTable:
 
     def shrinkage(self) -> float:
         """Visits after which a site's departure from the common shape is believed half, from the visits themselves."""
-        sure = self._weight >= 2
         squares, many = self._within
-        if many < CELLS_TO_ESTIMATE or sure.sum() < CELLS_TO_ESTIMATE:
+        if many < CELLS_TO_ESTIMATE or self._count(lambda rows: self._weight[rows] >= 2) < CELLS_TO_ESTIMATE:
             return FIRST_SHRINKAGE
         within = squares / many
-        own, common = self._site_means(np.zeros(CELLS)), self._common(np.zeros(len(self), np.int32), 1)[0]
-        departure = (self._mean - own[:, None] - common)[sure]
-        between = float((departure**2).mean() - (within / self._weight[sure]).mean())
+        common = self._common(np.zeros(len(self), np.int32), 1)[0]
+        own = self._site_means(lambda _: np.zeros(CELLS))
+        departed, error, cells = 0.0, 0.0, 0
+        for rows in self._blocks():
+            weight = self._weight[rows]
+            sure = weight >= 2
+            departure = (self._mean[rows] - own[rows, None] - common)[sure]
+            departed += float((departure**2).sum())
+            error += float((within / weight[sure]).sum())
+            cells += len(departure)
+        between = (departed - error) / cells
         if between <= 0:
             return MOST_SHRINKAGE
         return float(np.clip(within / between, LEAST_SHRINKAGE, MOST_SHRINKAGE))
@@ -158,53 +169,80 @@ class LoadTable:
     def forecast(self, hour: int, groups: np.ndarray | None = None) -> Forecast:
         """Loads from this hour on. `groups`: an index from 0 up for each site, of sites that share a day."""
         groups = np.zeros(len(self), np.int32) if groups is None else groups
-        known = self._weight.any(axis=1)
+        known = np.asarray(self._weight.any(axis=1))
+        steps = np.full((len(self), 24), UNKNOWN, np.uint8)
         if not known.any():
-            return Forecast(np.full((len(self), 24), UNKNOWN, np.uint8), 0.0)
-        shape = self._common(groups, int(groups.max()) + 1)[groups]
-        own = self._site_means(shape)
+            return Forecast(steps, 0.0)
+        if not known.all():
+            steps[known], reference = self._only(known).forecast(hour, groups[known])
+            return Forecast(steps, reference)
+        common = self._common(groups, int(groups.max()) + 1)
+        own = self._site_means(lambda rows: common[groups[rows]])
         k = self.shrinkage()
-        belief = self._weight / (self._weight + k)
-        departure = belief * (self._mean - own[:, None] - shape)
-        refused = self._shrunk_refusals(belief)
-        pace = (1 - refused) * np.exp(-(own[:, None] + shape + departure))
+
+        def pace(rows: slice) -> np.ndarray:
+            return self._pace(rows, own[rows, None], common[groups[rows]], k)
+
+        best = np.concatenate([pace(rows).max(axis=1) for rows in self._blocks()])
         # Of best hours: with means, the best hours of many sites would all be load 0, and none the best.
-        reference = float(np.percentile(pace[known].max(axis=1), REFERENCE_PERCENTILE))
-        raw = 1 - np.minimum(pace / reference, 1.0)
-        load = self._smoothed(raw, k)[:, [cell_of(hour + step) for step in range(24)]]
-        steps = np.clip(np.rint(load * 254), 0, BUSIEST).astype(np.uint8)
-        steps[~known] = UNKNOWN
+        reference = float(np.percentile(best, REFERENCE_PERCENTILE))
+        cells = [cell_of(hour + step) for step in range(24)]
+        for rows in self._blocks():
+            load = self._smoothed(rows, 1 - np.minimum(pace(rows) / reference, 1.0), k)[:, cells]
+            steps[rows] = np.clip(np.rint(load * 254), 0, BUSIEST)
         return Forecast(steps, reference * 3600)
 
-    def _site_means(self, shape: np.ndarray) -> np.ndarray:
+    def _only(self, chosen: np.ndarray) -> LoadTable:
+        """A table of these rows alone."""
+        table = LoadTable(0)
+        for name in self._COLUMNS:
+            setattr(table, name, getattr(self, name)[chosen])
+        table._within = self._within
+        return table
+
+    def _blocks(self) -> Iterator[slice]:
+        for first in range(0, len(self), BLOCK_SITES):
+            yield slice(first, min(first + BLOCK_SITES, len(self)))
+
+    def _count(self, what: Callable[[slice], np.ndarray]) -> int:
+        return sum(int(np.count_nonzero(what(rows))) for rows in self._blocks())
+
+    def _pace(self, rows: slice, own: np.ndarray, shape: np.ndarray, k: float) -> np.ndarray:
+        """Pages a second in each cell, as far as the evidence goes."""
+        weight, mean, refused = self._weight[rows], self._mean[rows], self._refused[rows]
+        belief = weight / (weight + k)
+        departure = belief * (mean - own - shape)
+        total = np.maximum(weight.sum(axis=1), 1e-9)
+        own_refused = ((weight * refused).sum(axis=1) / total)[:, None]
+        shrunk = own_refused + belief * (refused - own_refused)
+        return np.asarray((1 - shrunk) * np.exp(-(own + shape + departure)))
+
+    def _site_means(self, shape_of: Callable[[slice], np.ndarray]) -> np.ndarray:
         """Each site's own level, the shape that it shares with others taken out; the mean of all where it has none."""
-        weight = self._weight.sum(axis=1)
-        total = (self._weight * (self._mean - shape)).sum(axis=1)
+        weight, total = np.zeros(len(self)), np.zeros(len(self))
+        for rows in self._blocks():
+            weight[rows] = self._weight[rows].sum(axis=1)
+            total[rows] = (self._weight[rows] * (self._mean[rows] - shape_of(rows))).sum(axis=1)
         everybody = total.sum() / max(weight.sum(), 1e-9)
         return np.asarray(np.where(weight > 0, total / np.maximum(weight, 1e-9), everybody))
 
     def _common(self, groups: np.ndarray, many: int) -> np.ndarray:
         """The day's shape of each group (groups, 48): shrunk to that of all sites, and that to none."""
-        own = self._site_means(np.zeros(CELLS))
-        rest = self._weight * (self._mean - own[:, None])
-        everybody = rest.sum(axis=0) / (self._weight.sum(axis=0) + FIRST_SHRINKAGE)
-        sums = np.zeros((many, CELLS))
-        weights = np.zeros((many, CELLS))
-        np.add.at(sums, groups, rest - self._weight * everybody)
-        np.add.at(weights, groups, self._weight)
-        return np.asarray(everybody + sums / (weights + FIRST_SHRINKAGE))
+        own = self._site_means(lambda _: np.zeros(CELLS))
+        sums, weights = np.zeros((many, CELLS)), np.zeros((many, CELLS))
+        for rows in self._blocks():
+            weight = self._weight[rows]
+            _add_by_group(sums, groups[rows], weight * (self._mean[rows] - own[rows, None]))
+            _add_by_group(weights, groups[rows], weight)
+        everybody = sums.sum(axis=0) / (weights.sum(axis=0) + FIRST_SHRINKAGE)
+        return np.asarray(everybody + (sums - weights * everybody) / (weights + FIRST_SHRINKAGE))
 
-    def _shrunk_refusals(self, belief: np.ndarray) -> np.ndarray:
-        weight = self._weight.sum(axis=1)
-        own = (self._weight * self._refused).sum(axis=1) / np.maximum(weight, 1e-9)
-        return np.asarray(own[:, None] + belief * (self._refused - own[:, None]))
-
-    def _smoothed(self, load: np.ndarray, k: float) -> np.ndarray:
+    def _smoothed(self, rows: slice, load: np.ndarray, k: float) -> np.ndarray:
         """Towards two waves a day where the evidence is thin, as it is where it is not."""
         many = self._within[1]
         spread = np.sqrt(self._within[0] / many) if many >= CELLS_TO_ESTIMATE else 0.3
         # Shrinkage has taken a part of the error already.
-        error = (1 - load) * spread / np.sqrt(self._weight + k)
+        error = (1 - load) * spread / np.sqrt(self._weight[rows] + k)
         raw = 1 / (1 + (error / SMOOTH_FROM_ERROR) ** 2)
         waves = np.concatenate([_two_waves(load[:, :24]), _two_waves(load[:, 24:])], axis=1)
         return np.asarray(np.clip(raw * load + (1 - raw) * waves, 0, 1))
@@ -226,6 +264,14 @@ class LoadTable:
         words = np.frombuffer(packed[many:], np.float32).reshape(4, many)
         self._mean[row, cells], self._refused[row, cells], self._weight[row, cells] = words[:3]
         self._at[row, cells] = words[3].view(np.int32)
+
+
+def _add_by_group(sums: np.ndarray, groups: np.ndarray, values: np.ndarray) -> None:
+    """Adds each row of values to its group's sum; numpy's `add.at` takes four times as long for it."""
+    order = np.argsort(groups, kind="stable")
+    found, first = np.unique(groups[order], return_index=True)
+    if len(found):
+        sums[found] += np.add.reduceat(values[order], first, axis=0, dtype=np.float64)
 
 
 def _two_waves(day: np.ndarray) -> np.ndarray:

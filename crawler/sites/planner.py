@@ -80,6 +80,7 @@ class Moment(NamedTuple):
     hour: int  # since 1970
     hour_left: float  # share of it
     orders: Orders
+    loads: bool = True  # some agent has slots to load sites with, or none has come yet
 
 
 class Why(NamedTuple):
@@ -87,6 +88,7 @@ class Why(NamedTuple):
 
     words: str
     suspends: bool
+    begins: bool = False  # the hour: nobody has planned it before
 
 
 class Seen(NamedTuple):
@@ -136,7 +138,7 @@ class Planner:
             self._plan = None
             return LOOK_SECONDS
         moment = await self._moment()
-        if why := await self._why_plan(moment):
+        if moment.loads and (why := await self._why_plan(moment)):
             with suppress(PlanLostError):
                 async with self._holding():
                     await self._make(moment, why)
@@ -152,9 +154,11 @@ class Planner:
         return table.hours(seen.view, self._policy(seen.orders), top, seen.hours.is_open)
 
     async def _moment(self) -> Moment:
-        orders = self._orders(await self._queue.agents())
+        agents = await self._queue.agents()
+        orders = self._orders(agents)
         hour, passed = divmod(await self._queue.server_seconds(), orders.hour_seconds)
-        return Moment(int(hour), 1 - passed / orders.hour_seconds, orders)
+        loads = not agents or any(one.get("slots", 1) for one in agents)
+        return Moment(int(hour), 1 - passed / orders.hour_seconds, orders, loads)
 
     async def _lock(self) -> int:
         number = await self._queue.plan(self._name, LOCK_SECONDS)
@@ -185,10 +189,12 @@ class Planner:
 
     async def _why_plan(self, moment: Moment) -> Why | None:
         """Why the plan must be made anew; None: it fits."""
-        hour, _, orders = moment
+        hour, _, orders, _ = moment
         plan = self._plan
         if plan is None or plan.hour != hour:
-            return Why("a new hour", suspends=True)
+            if await self._queue.planned_hour() == hour:
+                return Why("another planner made its plan", suspends=False)
+            return Why("a new hour", suspends=True, begins=True)
         if plan.orders != orders:
             return Why("agents came or went", suspends=False)
         if time.monotonic() - plan.made_at < plan.seconds / BUSY_SHARE:
@@ -255,7 +261,7 @@ class Planner:
         began = time.monotonic()
         depth = await self._queue.depth()
         seen = await self._see(moment)
-        hour, _, orders = moment
+        hour, _, orders, _ = moment
         policy = self._policy(orders)
         running = seen.prospects.running
         chosen = await asyncio.to_thread(choose, policy, seen.view, running, suspends=why.suspends)
@@ -263,8 +269,9 @@ class Planner:
         ahead = await asyncio.to_thread(lambda: best_first(policy.score(coming)))
         number = await self._queue.plan(self._name, LOCK_SECONDS)
         await self._write(number, hour, seen.prospects.names, chosen, ahead)
-        if self._plan is None or self._plan.hour != hour:
+        if why.begins:
             await self._probe(number, seen)
+            await self._queue.tell_planned(self._name, number, hour)
         seconds = time.monotonic() - began
         left = {seen.prospects.names[row]: float(seen.view.remaining[row]) for row in np.flatnonzero(running)}
         self._plan = Plan(hour, orders, depth.added, depth.later, left, seconds, time.monotonic())
@@ -279,7 +286,7 @@ class Planner:
         )
 
     async def _see(self, moment: Moment) -> Seen:
-        hour, hour_left, orders = moment
+        hour, hour_left, orders, _ = moment
         found = await self._prospects()
         hours = await asyncio.to_thread(self._loads.hours, found.names, hour, orders.hour_seconds)
         view = prospects.view(

@@ -22,6 +22,14 @@ local call = redis.call
 
 -- A work that falls due for a paused site is asked for again after this time.
 local PAUSED_MS = 60000
+-- The due time of a site that is just being packed: in the year 2096.
+local HELD_UP_MS = 4e12
+-- A site of which nothing is packed yet is looked at again after this time.
+local UNPACKED_MS = 500
+-- And one whose address had no place for a work beside loading, after this.
+local CROWDED_MS = 5000
+-- A site that was looked at for such a work while its address was full, after this: many may share one.
+local FULL_MS = 1000
 -- An agent that misses sites asks again within a part of this; an older note is of one that has stopped asking.
 local HUNGRY_MS = 2000
 
@@ -165,8 +173,9 @@ local function unfinished(site)
   return call('EXISTS', base .. 'checkpoint:' .. site) == 1 and 's' or 'w'
 end
 
--- Ends a lease in places and lists; the caller alters the record.
+-- Ends a lease in places and lists; the caller alters the record. What was packed for its work is used up.
 local function vacate_all(site, record)
+  if record.work ~= 'site' then call('HDEL', base .. 'visit:' .. site, record.work) end
   vacate(host_of(site))
   if record.address ~= '-' then vacate(record.address) end
   call('HDEL', base .. 'held:' .. record.agent, site)
@@ -328,8 +337,13 @@ local function own(site, token, agent)
   if record and record.token == token and record.agent == agent then return record end
 end
 
+-- A site that is new, or nobody's no more, falls due for what is done with every site (SiteQueue.monitor).
+local function enrol(site, time)
+  if call('HEXISTS', count, 'every:status') == 1 then call('ZADD', base .. 'wake:status', 'NX', time, site) end
+end
+
 -- Arguments of an operation that are not its list.
-local MOST_ARGUMENTS = 10
+local MOST_ARGUMENTS = 11
 
 local operations = {}
 
@@ -384,6 +398,7 @@ end
 function operations.discover(most, anew)
   local answer = {}
   local known = tonumber(call('HGET', count, 'added') or 0)
+  local time = now()
   most = tonumber(most)
   for i = 4, #ARGV, 3 do
     local site, record, paths = ARGV[i], ARGV[i + 1], ARGV[i + 2]
@@ -395,6 +410,7 @@ function operations.discover(most, anew)
         known = known + 1
         write(site, { state = 'w', address = '-' })
         call('RPUSH', base .. 'fresh', site)
+        enrol(site, time)
         add('waiting', 1)
         add('added', 1)
         tell(record)
@@ -415,12 +431,27 @@ function operations.discover(most, anew)
   return answer
 end
 
+local function is_packed(site, work)
+  return call('HEXISTS', base .. 'visit:' .. site, work) == 1
+end
+
+-- How many sites could be leased for a work: of the first in its list, for who is told uses but a few.
+local function at_hand(work, time, packed)
+  local many = 0
+  for _, site in ipairs(call('LRANGE', again(work), 0, 15)) do
+    local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
+    if eligible(read(site), work) and due <= time and (packed ~= '1' or is_packed(site, work)) then many = many + 1 end
+  end
+  return many
+end
+
 -- agent, lease ms, work, sites wanted, limit per address, crowd, limit of a crowded address, hour, names looked
--- at at most, '1' if the agent misses what it does not get -> flat list: sites waiting or suspended, sites leased,
+-- at at most, '1' if the agent misses what it does not get, '1' if only sites are wanted for which something is packed
+-- -> flat list: sites waiting or suspended (of another work: some of those that could be leased now), sites leased,
 -- agents, 1 if there may be more names to look at, sites that other agents miss; then per site: name, token, state with
 -- + behind it if there is a checkpoint, a budget or paths to read, and ? if it is for a probe, address. Hunger is for
 -- loading: another work leaves the notes as they are and is told 0. Error GONE without a session.
-function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry)
+function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry, packed)
   local time = now()
   lease_ms, wanted, look = tonumber(lease_ms), tonumber(wanted), tonumber(look)
   limit, crowd, crowd_limit = tonumber(limit), tonumber(crowd), tonumber(crowd_limit)
@@ -436,12 +467,15 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
     0,
     0,
   }
+  local coming = {} -- their holders are about to suspend them: their turn has come too early
   -- One name that was taken from a list; a `spare` one was not, and stays where it waits if it cannot be had now.
   local function look_at(site, probe, spare)
     local record = read(site)
     -- A site that rests may be named in a list as well; its time will bring it back.
     local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
-    if eligible(record, work) and due <= time then
+    if packed == '1' and eligible(record, work) and due <= time and not is_packed(site, work) then
+      call('ZADD', base .. 'wake:' .. work, 'NX', time + UNPACKED_MS, site)
+    elseif eligible(record, work) and due <= time then
       local host, full = host_of(site), nil
       if busy(host) > 0 then
         full = host
@@ -456,7 +490,8 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         -- It may have been woken to take a place of the other kind; it passes that turn on.
         if full ~= host then unpark(host) elseif record.address ~= '-' then unpark(record.address) end
       elseif full then
-        call('ZADD', base .. 'wake:' .. work, 'GT', soon, site)
+        local again_at = full == host and soon or math.min(soon, time + FULL_MS)
+        call('ZADD', base .. 'wake:' .. work, 'GT', again_at, site)
       else
         call('SREM', base .. 'parked', site)
         occupy(host)
@@ -481,6 +516,9 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
       call('ZADD', base .. 'wake:' .. work, 'GT', time + PAUSED_MS, site)
     elseif eligible(record, work) and work ~= 'site' then
       call('ZADD', base .. 'wake:' .. work, 'GT', due, site)
+    elseif work == 'site' and not spare and record and record.agent
+      and call('SISMEMBER', base .. 'suspend:' .. record.agent, site) == 1 then
+      coming[#coming + 1] = site
     elseif work == 'site' and not spare then
       -- It may have been woken to take a place; it passes the turn on.
       unpark(host_of(site))
@@ -493,12 +531,16 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
     look = look - 1
     look_at(site, probe)
   end
+  for i = #coming, 1, -1 do
+    call('LPUSHX', base .. 'hour:' .. hour, coming[i])
+  end
   if wanted > 0 and look > 0 and work == 'site' then
     for _, site in ipairs(call('SRANDMEMBER', base .. 'suspended', wanted)) do
       look_at(site, false, true)
     end
   end
   if look == 0 then answer[4] = 1 end
+  if work ~= 'site' then answer[1] = at_hand(work, time, packed) end
   if work == 'site' then answer[5] = note_hunger(agent, hungry == '1' and look > 0 and wanted or 0, time) end
   return answer
 end
@@ -520,7 +562,7 @@ end
 
 -- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
 -- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
--- not be asked (ms; 0: none), its URLs done/known, number of records, then per record JSON and links
+-- not be asked (ms; 0: none), its URLs done/known ('' leaves what is there), number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
 function operations.publish(agent)
   local answer = {}
@@ -529,7 +571,7 @@ function operations.publish(agent)
     local site, token, seq, delta, fold, root, delay, rests_until, progress, n = unpack(ARGV, i, i + 9)
     n = tonumber(n)
     i = i + 10
-    local holds, last = holding(agent, site)
+    local holds, last, _, _, done, known = holding(agent, site)
     local verdict = 'OK'
     if holds ~= token then
       verdict = 'STALE'
@@ -547,6 +589,7 @@ function operations.publish(agent)
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
+      if progress == '' then progress = done .. '/' .. known end
       call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until, progress }, ' '))
     end
     if root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') then
@@ -566,9 +609,10 @@ local endings = { finished = 'f', alias = 'a' }
 
 -- agent, site, token, how (finished, alias, returned, suspended, parked, later), due (ms, for later and returned; 0: at
 -- once), detail (paths seen for finished, the address for parked, the first site for alias), reason or '', record
--- (JSON) or '', URLs of the site known (0: the record keeps what it has), and how many of them are done
+-- (JSON) or '', URLs of the site known (0: the record keeps what it has), how many of them are done, and for another
+-- work than loading the time before which nobody may ask the site (ms; 0: none)
 -- -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
-function operations.leave(agent, site, token, how, due, detail, reason, report, known, done)
+function operations.leave(agent, site, token, how, due, detail, reason, report, known, done, rests)
   local record = own(site, token, agent)
   if not record then return stale(site) end
   local work = record.work
@@ -578,8 +622,12 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
   tell(report)
   vacate_all(site, record)
   if work ~= 'site' then
+    local time = now()
     alter(site, record, let_go)
-    if tonumber(due) > 0 then call('ZADD', base .. 'wake:' .. work, due, site) end
+    due = tonumber(due)
+    if due == 0 and how ~= 'finished' then due = how == 'parked' and time + CROWDED_MS or time end
+    if due > 0 then call('ZADD', base .. 'wake:' .. work, 'LT', due, site) end -- it may have been told a sooner one
+    if tonumber(rests) > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
     return 1
   end
   if endings[how] then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
@@ -606,11 +654,102 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
   return 1
 end
 
+-- agent, then per site: name, token, when its check is due again (ms), time before which nobody may ask it (ms; 0: none),
+-- what is kept of its robots.txt or '' (as it was), record (JSON) or '' -> how many leases ended. What was seen is told
+-- also where the lease is another's by now; told twice it is stored once.
+function operations.hand_in(agent)
+  local time, ended = now(), 0
+  for i = 3, #ARGV, 6 do
+    local site, token, due, rests_until, permit, report = unpack(ARGV, i, i + 5)
+    tell(report)
+    local record = own(site, token, agent)
+    if record then
+      ended = ended + 1
+      vacate_all(site, record)
+      alter(site, record, let_go)
+      if permit ~= '' then call('HSET', base .. 'permits', site, permit) end
+      if record.state ~= 'b' then
+        call('ZADD', base .. 'wake:' .. record.work, due, site)
+        if tonumber(rests_until) > time then call('ZADD', base .. 'wake:site', 'GT', rests_until, site) end
+      end
+    end
+  end
+  return ended
+end
+
 -- site, work, due (ms): a work falls due for a site that is known -> 1, or 0 for an unknown site.
 function operations.plan_work(site, work, due)
   if not read(site) then return 0 end
   call('ZADD', base .. 'wake:' .. work, due, site)
   return 1
+end
+
+-- site, paths (newline-separated) that another work than loading found -> 1; 0 where nobody will load them (blocked, an
+-- alias, not known). A site that is being loaded is given them; one that is finished waits until it is opened again.
+function operations.offer(site, paths)
+  local record = read(site)
+  if not record or record.state == 'b' or record.state == 'a' then return 0 end
+  if record.state == 'f' then
+    call('RPUSH', base .. 'offered:' .. site, paths)
+    call('SADD', base .. 'reopen', site)
+  else
+    give(site, paths, false)
+  end
+  return 1
+end
+
+-- site, work, packet -> 1 packed; 0 not: the site is not known, or in hand for this very work.
+function operations.pack(site, work, packet)
+  local record = read(site)
+  if not record or (record.agent and record.work == work) then return 0 end
+  call('HSET', base .. 'visit:' .. site, work, packet)
+  return 1
+end
+
+-- site, work -> the time at which it was due (ms), or 0 where it is not; until `release` it is due at no time that comes.
+function operations.hold_up(site, work)
+  local due = tonumber(call('ZSCORE', base .. 'wake:' .. work, site) or 0)
+  if due > 0 and due < HELD_UP_MS then
+    call('ZADD', base .. 'wake:' .. work, 'XX', HELD_UP_MS, site)
+    return due
+  end
+  return 0
+end
+
+-- site, work, due (ms; 0: nothing of it is) -> 1. What was told meanwhile stays, if it is earlier.
+function operations.release(site, work, due)
+  local key = base .. 'wake:' .. work
+  if tonumber(due) > 0 then
+    call('ZADD', key, 'LT', due, site)
+  elseif tonumber(call('ZSCORE', key, site) or 0) == HELD_UP_MS then
+    call('ZREM', key, site)
+  end
+  return 1
+end
+
+-- site, checkpoint ('' where nothing of it is to be loaded), entries of its offered paths that are in it
+-- -> 1 opened, or there was nothing to open; 0: it is not finished, and will be opened when it is.
+function operations.reopen(site, checkpoint, taken)
+  local record = read(site)
+  if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then return 0 end
+  if not record or record.state ~= 'f' or checkpoint == '' then
+    call('UNLINK', base .. 'offered:' .. site)
+    call('SREM', base .. 'reopen', site)
+    return 1
+  end
+  call('LTRIM', base .. 'offered:' .. site, taken, -1)
+  if call('LLEN', base .. 'offered:' .. site) == 0 then call('SREM', base .. 'reopen', site) end
+  call('UNLINK', base .. 'checkpoint:' .. site)
+  call('RPUSH', base .. 'checkpoint:' .. site, checkpoint)
+  alter(site, record, function(r) r.state = 's' end)
+  if not record.paused then call('RPUSH', again('site'), site) end
+  return 1
+end
+
+-- work -> how many sites could be in its hands now or soon: due, or in somebody's.
+function operations.due_now(work)
+  local key = base .. 'wake:' .. work
+  return call('ZCOUNT', key, 0, now()) + call('ZCOUNT', key, HELD_UP_MS, HELD_UP_MS) + call('LLEN', again(work))
 end
 
 -- site, order (pause, resume, block), reason, record (JSON) or '' -> the state's name before, or false for an unknown
@@ -629,6 +768,7 @@ function operations.order(site, order, reason, report)
       if r.state == 'b' then
         r.state = unfinished(site)
         if r.state == 'w' then undo(r) end
+        enrol(site, now())
       end
     end
   end)
@@ -677,9 +817,11 @@ function operations.forget(site, report, ...)
   call('SREM', base .. 'suspended', site)
   call('SREM', base .. 'parked', site)
   call('HDEL', bucket(site), site)
-  call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site)
+  call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site, base .. 'visit:' .. site, base .. 'offered:' .. site)
+  call('SREM', base .. 'reopen', site)
   call('HDEL', base .. 'why', site)
   call('HDEL', base .. 'budget', site)
+  call('HDEL', base .. 'permits', site)
   for _, work in ipairs({ ... }) do call('ZREM', base .. 'wake:' .. work, site) end
   return 1
 end
@@ -723,17 +865,19 @@ end
 function operations.fill(planner, number, list, hour, seconds, anew)
   if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
   local key = base .. list .. ':' .. hour
-  -- What an hour's probes have taught need not be learnt again for a planner that begins anew.
-  if list == 'probe' and anew == '1' then
-    if call('HGET', count, 'probed') == hour then return 0 end
-    call('HSET', count, 'probed', hour)
-  end
   if anew == '1' then call('UNLINK', key) end
   for i = 8, #ARGV, 1000 do
     call('RPUSH', key, unpack(ARGV, i, math.min(i + 999, #ARGV)))
   end
   call('EXPIRE', key, seconds) -- at every part: a planner may die before the last
   return call('LLEN', key)
+end
+
+-- planner, number, hour -> 1. The hour's plan is whole; error LOST where the lock is another's.
+function operations.planned(planner, number, hour)
+  if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
+  call('HSET', count, 'planned', hour)
+  return 1
 end
 
 -- planner, number, sites … -> how many of them are held for loading; their holders are told with their next renewal.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha1
 from importlib import resources
@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from crawler.options import Options
-from crawler.records import VERSION, WORKS
+from crawler.records import VERSION, WORKS, Work
 
 # How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan. `later`:
 # unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
@@ -43,6 +43,8 @@ DISCOVER_BATCH = 100
 PROBE_PAGES = 5
 # Names one call writes into an hour's list.
 FILL_BATCH = 5_000
+# As in queue.lua.
+HELD_UP_MS = 4_000_000_000_000
 # Keys looked at by one step of a scan, and buckets of sites' records (16 sites each, of a million) read in one go: a
 # millisecond or two of the server's time.
 SCAN_KEYS, READ_BUCKETS = 2_000, 512
@@ -78,6 +80,7 @@ class Leased(NamedTuple):
     address: str | None
     more: bool = True  # there is a checkpoint, or paths given from outside: read `checkpoint`
     probe: bool = False  # a few pages are wanted of it, to learn how busy it is at this hour
+    work: Work = "site"
 
 
 class Renewed(NamedTuple):
@@ -92,7 +95,8 @@ class Hand(NamedTuple):
     """What a lease call gave, and what it saw before: for a fair share among the agents."""
 
     sites: list[Leased]
-    ready: int  # sites that waited, suspended ones included
+    # Sites that waited, suspended ones included; of another work than `site`: some of those left that could be had.
+    ready: int
     leased: int
     agents: int
     missing: int = 0  # sites that hungry agents, this one left out, asked for in vain within the last 2 s
@@ -119,9 +123,20 @@ class Delivery(NamedTuple):
     # For whoever holds the site next, should this agent die:
     delay_ms: int = 0  # least pause between two requests to the site
     until_ms: int = 0  # server's time before which it must not be asked; 0: none
-    # How far the site is by now:
-    known: int = 0  # of its URLs
+    # How far the site is by now; None: as it was, since the work is not loading.
+    known: int | None = 0  # of its URLs
     done: int = 0  # of these, have had their turn
+
+
+class HandedIn(NamedTuple):
+    """A site whose check is over: what is told of it, and when it is due again. Times: server's ms."""
+
+    site: str
+    token: str
+    due_ms: int
+    rests_until_ms: int  # nobody asks it before; 0: anybody may
+    permit: str  # what is kept of its robots.txt; empty: as it was
+    record: bytes  # JSON; empty: nothing is told
 
 
 class Published(NamedTuple):
@@ -168,6 +183,15 @@ class SiteRecord(NamedTuple):
     work: str = ""
     known: int = 0  # its URLs when it was last given back; 0: it never was
     done: int = 0  # of these, how many had had their turn
+
+
+class Holding(NamedTuple):
+    """A site in an agent's hand, for whatever work, and how many of its URLs are known and done by now."""
+
+    site: str
+    agent: str
+    known: int
+    done: int
 
 
 class Restored(NamedTuple):
@@ -221,11 +245,13 @@ class SiteQueue:
         await self._client.set(key, spider, nx=True)
         return _text(await self._client.get(key) or b"")
 
-    async def lease(self, agent: str, work: str, wanted: int, hour: int, *, hungry: bool = False) -> Hand:
+    async def lease(
+        self, agent: str, work: Work, wanted: int, hour: int, *, hungry: bool = False, packed: bool = False
+    ) -> Hand:
         """Up to `wanted` sites for `work`, each held by `agent` alone from now on.
 
         A `hungry` agent misses what it does not get, and the others hear of it (`Hand.missing`) until it gets enough,
-        asks without hunger, or has not asked for 2 s.
+        asks without hunger, or has not asked for 2 s. Of a `packed` work only sites are given that have a packet.
         """
         for _ in range(LOOKS):
             reply = await self._call(
@@ -238,6 +264,7 @@ class SiteQueue:
                 hour,
                 LOOK + wanted,
                 int(hungry),
+                int(packed),
             )
             more_to_look_at = reply[3] and len(reply) == 5
             if not more_to_look_at:
@@ -245,7 +272,13 @@ class SiteQueue:
         parts = map(_text, reply[5:])
         sites = [
             Leased(
-                site, token, flags[0] == "s", None if address == "-" else address, "+" in flags, "?" in flags
+                site,
+                token,
+                flags[0] == "s",
+                None if address == "-" else address,
+                "+" in flags,
+                "?" in flags,
+                work,
             )
             for site, token, flags, address in zip(*[parts] * 4, strict=True)
         ]
@@ -275,7 +308,8 @@ class SiteQueue:
         parts: list[bytes | str | int] = []
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
-            parts += (one.delay_ms, one.until_ms, f"{one.done}/{one.known}", len(one.records))
+            progress = "" if one.known is None else f"{one.done}/{one.known}"
+            parts += (one.delay_ms, one.until_ms, progress, len(one.records))
             for record, links in one.records:
                 parts += (record, links)
         replies = await self._call("publish", agent, *parts)
@@ -293,16 +327,57 @@ class SiteQueue:
         report: bytes = b"",
         known: int = 0,
         done: int = 0,
+        rests_until_ms: int = 0,
     ) -> bool:
         """Give a site back, with a last record; False: not finished, more paths were given meanwhile.
 
         `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
         `alias` the site that came first. `reason` is shown for a site that is due later. The site's record keeps how
-        many of its URLs are `known` (0: what it said before stays) and `done`; an alias has none of its own.
+        many of its URLs are `known` (0: what it said before stays) and `done`; an alias has none of its own. Of another
+        work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. Nobody asks the
+        site before `rests_until_ms`.
         """
         last = detail if detail != "" else 0
         lease = (agent, leased.site, leased.token)
-        return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, known, done))
+        more = (known, done, rests_until_ms)
+        return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, *more))
+
+    async def hand_in(self, agent: str, done: Sequence[HandedIn]) -> None:
+        """Records into the stream, and the leases of their sites ended: those that still are this agent's.
+
+        Safe to ask again: a record that is told twice is stored once.
+        """
+        parts: list[bytes | str | int] = []
+        for one in done:
+            parts += one
+        await self._call("hand_in", agent, *parts)
+
+    async def permits(self, sites: Sequence[str]) -> list[str]:
+        """What `hand_in` kept of each site's robots.txt; empty: nothing."""
+        return [_text(kept or b"") for kept in await self._client.hmget(f"{self._base}permits", sites)]
+
+    async def monitor(self, work: Work) -> None:
+        """From now on every site has a due time for this work; those that have none yet are due at once.
+
+        Cheap where that was said before, and the queue was not lost since.
+        """
+        if await self._client.hget(f"{self._base}count", f"every:{work}"):
+            return
+        await self._client.hset(f"{self._base}count", f"every:{work}", 1)
+        due = int(await self.server_seconds() * 1000)
+        some: dict[str, float] = {}
+        async for record in self.records():
+            if record.state not in ("blocked", "alias"):
+                some[record.site] = due
+            if len(some) >= FILL_BATCH:
+                await self.fall_due(work, some)
+                some = {}
+        await self.fall_due(work, some)
+
+    async def fall_due(self, work: Work, dues: Mapping[str, float]) -> None:
+        """Give these sites (known ones) a due time in ms for a work, where they have none."""
+        if dues:
+            await self._client.zadd(f"{self._base}wake:{work}", dict(dues), nx=True)
 
     async def tell(self, encoded: Sequence[bytes], links: Sequence[bytes] = ()) -> None:
         """Records that belong to no lease into the results stream, each with its packed out-links where these are."""
@@ -333,6 +408,91 @@ class SiteQueue:
     async def plan_work(self, site: str, work: str, due_ms: int) -> bool:
         """Let a work fall due for a site; False: the site is not known."""
         return bool(await self._call("plan_work", site, work, due_ms))
+
+    async def offer(self, site: str, paths: Sequence[str]) -> bool:
+        """Paths that another work than loading found on a site; False: nobody will load them."""
+        return bool(await self._call("offer", site, "\n".join(paths)))
+
+    async def pack(self, site: str, work: Work, packet: bytes) -> bool:
+        """What is to be asked of a site by whoever leases it for this work next; False: it is in hand for just that."""
+        return bool(await self._call("pack", site, work, packet))
+
+    async def packet(self, site: str, work: Work) -> bytes:
+        """What was packed for a work; empty: nothing is. It goes with the lease."""
+        return await self._client.hget(f"{self._base}visit:{site}", work) or b""
+
+    async def to_pack(self, work: Work, until_ms: int, most: int) -> list[str]:
+        """Sites that are due for a work until then and have nothing packed; up to `most`."""
+        due = await self._client.zrangebyscore(f"{self._base}wake:{work}", 0, until_ms, start=0, num=most)
+        due += await self._client.lrange(f"{self._base}again:{work}", 0, most - 1)
+        names = list(dict.fromkeys(map(_text, due)))
+        pipeline = self._client.pipeline(transaction=False)
+        for site in names:
+            pipeline.hexists(f"{self._base}visit:{site}", work)
+        return [site for site, there in zip(names, await pipeline.execute(), strict=True) if not there]
+
+    async def account(self) -> dict[str, float]:
+        """Recheck's account (crawler.recrawl.account), as it was kept last; empty where there is none."""
+        fields = await self._client.hgetall(f"{self._base}recrawl")
+        return {_text(name): float(value) for name, value in fields.items()}
+
+    async def keep_account(self, account: Mapping[str, float]) -> None:
+        """For the next look, of whichever coordinator."""
+        await self._client.hset(f"{self._base}recrawl", mapping=dict(account))
+
+    async def hold_up(self, site: str, work: Work) -> int:
+        """Hold up a site's due time until `release`; what it was, in ms, 0: it had none."""
+        return int(await self._call("hold_up", site, work))
+
+    async def release(self, site: str, work: Work, due_ms: int) -> None:
+        """Let the site be due then (0: not at all), or at the time that somebody told meanwhile, if it is sooner."""
+        await self._call("release", site, work, due_ms)
+
+    async def take_back_held(self, work: Work) -> None:
+        """What a packer that was killed held up is due now."""
+        key, now_ms = f"{self._base}wake:{work}", int(await self.server_seconds() * 1000)
+        held = await self._client.zrangebyscore(key, HELD_UP_MS, "+inf")
+        if held:
+            await self._client.zadd(key, dict.fromkeys(held, now_ms), xx=True)
+
+    async def oldest_record_ms(self) -> int | None:
+        """When the oldest record came that no coordinator has stored yet, by the server's clock; None: all are."""
+        oldest = await self._client.xrange(f"{self._base}results", count=1)
+        return int(_text(oldest[0][0]).partition("-")[0]) if oldest else None
+
+    async def to_reopen(self, most: int) -> list[str]:
+        """Up to `most` of the sites that have something to load again."""
+        return [_text(site) for site in await self._client.srandmember(f"{self._base}reopen", most)]
+
+    async def reopening(self) -> int:
+        """How many sites have something to load again, once a coordinator has opened them."""
+        return int(await self._client.scard(f"{self._base}reopen"))
+
+    async def offered(self, site: str) -> tuple[list[str], int]:
+        """The paths that were offered of a finished site, and the number of entries that they stand in."""
+        entries = await self._client.lrange(f"{self._base}offered:{site}", 0, -1)
+        return [path for entry in entries for path in _text(entry).split("\n")], len(entries)
+
+    async def reopen(self, site: str, checkpoint: bytes, taken: int) -> bool:
+        """Open a finished site again, to be gone on with from here; False: it is not finished.
+
+        `taken`: entries of offered paths that are in the checkpoint. Without one there is nothing to load after all.
+        """
+        return bool(await self._call("reopen", site, checkpoint, taken))
+
+    async def due_now(self, work: Work) -> int:
+        """How many sites a work has to do with by now, paused ones and those in another's hand among them."""
+        return int(await self._call("due_now", work))
+
+    async def plan_works(self, work: Work, dues: Mapping[str, int]) -> None:
+        """Let a work fall due for sites (ms); who has a time for it keeps that."""
+        if dues:
+            await self._client.zadd(f"{self._base}wake:{work}", dict(dues), nx=True)
+
+    async def plan_reopening(self, sites: Sequence[str]) -> None:
+        """These sites have something to load again: once they are finished they are opened for it."""
+        if sites:
+            await self._client.sadd(f"{self._base}reopen", *sites)
 
     async def order(self, site: str, order: Order, reason: str = "", *, record: bytes = b"") -> str | None:
         """What the operator wants of a site; its state before, None where it is not known.
@@ -389,10 +549,7 @@ class SiteQueue:
     async def fill(
         self, planner: str, number: int, hour: int, names: Sequence[str], *, lists: Listed = "hour"
     ) -> int:
-        """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's.
-
-        Probes are written once an hour; what is given later is left out, and the length is 0.
-        """
+        """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's."""
         length = 0
         # Kept through the next hour, so that a planner that comes late finds no slot idle.
         seconds = math.ceil(2 * self._hour_seconds) + 60
@@ -411,6 +568,15 @@ class SiteQueue:
             told += await self._call("suspend", planner, number, *sites[start : start + FILL_BATCH])
         return told
 
+    async def tell_planned(self, planner: str, number: int, hour: int) -> None:
+        """The hour's plan is whole, whatever becomes of its planner. PlanLostError where the lock is another's."""
+        await self._call("planned", planner, number, hour)
+
+    async def planned_hour(self) -> int | None:
+        """The last hour of which the plan is whole; None: there was none yet."""
+        hour = await self._client.hget(f"{self._base}count", "planned")
+        return None if hour is None else int(hour)
+
     async def hour_length(self, hour: int) -> int:
         """Names left in an hour's list."""
         return int(await self._client.llen(f"{self._base}hour:{hour}"))
@@ -426,15 +592,26 @@ class SiteQueue:
 
     async def running(self) -> dict[str, tuple[int, int]]:
         """The sites that are held, for whatever work, with how many of their URLs are known and done by now."""
-        found: dict[str, tuple[int, int]] = {}
-        for agent in await self._client.zrange(f"{self._base}agents", 0, -1):
-            held = await self._client.hgetall(f"{self._base}held:{_text(agent)}")
-            for site, text in held.items():
-                done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
-                found[_text(site)] = (known, done)
-        return found
+        return {one.site: (one.known, one.done) for one in await self.holdings()}
 
     # --- to look at ---
+
+    async def holdings(self) -> list[Holding]:
+        """Who holds which site, agent by agent."""
+        found = []
+        for agent in map(_text, await self._client.zrange(f"{self._base}agents", 0, -1)):
+            for site, text in (await self._client.hgetall(f"{self._base}held:{agent}")).items():
+                done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
+                found.append(Holding(_text(site), agent, known, done))
+        return found
+
+    async def hour_line(self, hour: int, most: int) -> list[str]:
+        """The first names left in an hour's list, in their order."""
+        return [_text(site) for site in await self._client.lrange(f"{self._base}hour:{hour}", 0, most - 1)]
+
+    async def parked_count(self) -> int:
+        """How many sites wait for a place; a few may have ceased to."""
+        return int(await self._client.scard(f"{self._base}parked"))
 
     async def depth(self) -> Depth:
         """How much of everything there is now."""
@@ -450,6 +627,16 @@ class SiteQueue:
             (_text(site), int(due), _text(reason or b""))
             for (site, due), reason in zip(rows, why, strict=True)
         ]
+
+    async def dues(self) -> dict[Work, dict[str, int]]:
+        """Per work with any: how many `sites` wait for a time, and the soonest one (`next_ms`)."""
+        found: dict[Work, dict[str, int]] = {}
+        for work in WORKS:
+            key = f"{self._base}wake:{work}"
+            soonest = await self._client.zrange(key, 0, 0, withscores=True)
+            if soonest:
+                found[work] = {"sites": int(await self._client.zcard(key)), "next_ms": int(soonest[0][1])}
+        return found
 
     async def record(self, site: str) -> SiteRecord | None:
         """One site's record; None where it is not known."""
@@ -528,6 +715,14 @@ class SiteQueue:
                 }
             )
         return found
+
+    async def works_done(self) -> set[str]:
+        """The works that some agent with a session does."""
+        pipeline = self._client.pipeline(transaction=False)
+        for name in await self._client.zrange(f"{self._base}agents", 0, -1):
+            pipeline.hget(f"{self._base}agent:{_text(name)}", "about")
+        told = [json.loads(about) for about in await pipeline.execute() if about]
+        return {work for about in told for work in about.get("works", ("site",))}
 
     async def lists(self) -> dict[str, int]:
         """Lengths of the lists and sorted sets that sites wait in; empty ones are left out."""

@@ -88,11 +88,11 @@ def from_inlet(value: bytes) -> Seed | BadSeed:
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        return BadSeed(0, repr(value[:80]), "not text; wanted a URL or JSON with a url")
+        return BadSeed(0, repr(value[:80])[:200], "not text; wanted a URL or JSON with a url")
     if text.lstrip().startswith("{"):
         try:
             text = str(json.loads(text)["url"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return BadSeed(0, text[:200], 'wanted a URL or JSON with a url, as {"url": "https://…"}')
     return parse(text)
 

@@ -16,11 +16,14 @@ from scrapy import Spider
 if TYPE_CHECKING:
     from scrapy.http import Response
 
+    from crawler.records import Work
+
 
 class SiteSpider(Spider):
     """Loads and records the pages of sites; `seeds` is a file, `-`, or URLs separated by commas."""
 
     name = "site"
+    work: Work = "site"
 
     def __init__(self, *args: Any, seeds: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -30,15 +30,19 @@ from crawler.options import OptionError, Options
 from crawler.records import RecordError, decode, is_plain
 from crawler.sites.connection import connect_blocking, passes
 from crawler.sites.connection import told as told_redis
+from crawler.store import due_times
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
+from crawler.store.hooks import Hooks
 from crawler.store.log_keeper import LogKeeper
 from crawler.store.stream import Entry, ResultsStream, alive_key, heartbeat_key
-from crawler.store.thinning import Thinning
+from crawler.store.thinning import Thinning, histories
 from crawler.store.writing import Letter, Stored, bury, store
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
+
+    from crawler.records import Record
 
 logger = logging.getLogger("coordinator")
 T = TypeVar("T")
@@ -82,9 +86,11 @@ class Coordinator:
         self._client = connect_blocking(settings)
         self._stream = ResultsStream(self._client, options.key_prefix, self.name, options.lease_seconds)
         self._engine: Engine | None = None
+        self._committed: list[Record] = []  # of which it is still to be told what falls due
         self._log_keeper: LogKeeper | None = None
         self._pulse = _Pulse(self._client, options.key_prefix, self.name)
-        self._thinning = Thinning(self._client, options.key_prefix, self.name, options.fetches_days)
+        self._hooks = Hooks(self._client, options, self.name)
+        self._thinning = Thinning(self._client, options.key_prefix, self.name, histories(options))
 
     @property
     def written(self) -> int:
@@ -102,6 +108,7 @@ class Coordinator:
         try:
             self._patiently(stop, lambda: migrate(self._database))
             logger.info("%s writes to %s", self.name, told(self._engine.url))
+            self._hooks.start(self._engine)
             reason = self._work(stop, leave)
         except _StoppedError:
             reason = "stopped while waiting; what is not stored stays in the stream"
@@ -115,6 +122,7 @@ class Coordinator:
         return open_database(self._options.database)
 
     def _close(self) -> None:
+        self._hooks.end()
         self._database.dispose()
         with suppress(redis.RedisError):
             self._stream.close()
@@ -158,9 +166,14 @@ class Coordinator:
 
     def _take_in(self, stop: threading.Event, entries: list[Entry]) -> None:
         self._patiently(stop, lambda: self._store(entries))
+        self._patiently(stop, self._tell_due)
         _kill_at("before-acknowledge")
         self._patiently(stop, lambda: self._stream.acknowledge([entry.id for entry in entries]))
         self._pulse.written += len(entries)
+
+    def _tell_due(self) -> None:
+        due_times.tell(self._client, self._options.key_prefix, self._options, self._committed)
+        self._committed = []
 
     def _store(self, entries: list[Entry]) -> None:
         try:
@@ -176,10 +189,13 @@ class Coordinator:
     def _commit(self, entries: list[Entry]) -> None:
         batch, letters = _decoded(entries)
         with transaction(self._database) as connection:
-            store(connection, batch)
+            given = self._options
+            counts = store(connection, batch, given.revive_delays, given.status_damping_seconds)
             bury(connection, letters)
             _kill_at("before-commit")
         _kill_at("after-commit")
+        self._committed += [stored.record for stored in batch]
+        self._pulse.refused += counts.refused
         for letter in letters:
             logger.warning("entry %s is no record, kept in dead_letters: %s", letter.stream_id, letter.reason)
 
@@ -217,6 +233,7 @@ class _Pulse:
 
     def __init__(self, client: redis.Redis, prefix: str, name: str) -> None:
         self.written = 0
+        self.refused = 0  # answers of pages that were elsewhere in their lives by then
         self._client = client
         self._name = name
         self._key = heartbeat_key(prefix, name)
@@ -275,6 +292,7 @@ class _Pulse:
             "host": socket.gethostname(),
             "since": self._since,
             "written": self.written,
+            "refused": self.refused,
             "lag": round(self._lag, 3),
             "waits_for": self._waits_for,
             "why": self._why,

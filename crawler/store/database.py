@@ -20,14 +20,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from crawler.store.tables import metadata
 
 # Revisions in the order of time; the last one is what this version writes (migrations/versions).
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006")
+KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 VERSION_TABLE = "lowtide_version"
+# As alembic makes it.
+_VERSIONS = Table(
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 # What a lock may take before a statement gives up, in seconds; below the life of a coordinator's heartbeat.
 LOCK_SECONDS = 10
@@ -130,7 +151,10 @@ def migrate(engine: Engine) -> None:
     if check_version(engine) == KNOWN[-1]:
         return
     with transaction(engine) as connection, _alone(connection):
-        if _revision(connection) != KNOWN[-1]:
+        found = _revision(connection)
+        if found is None and VERSION_TABLE not in inspect(connection).get_table_names():
+            _make(connection)
+        elif found != KNOWN[-1]:
             _upgrade(connection)
 
 
@@ -265,6 +289,16 @@ def _named_lock(connection: Connection) -> Iterator[None]:
         connection.execute(text("COMMIT"))
     finally:
         connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
+
+
+def _make(connection: Connection) -> None:
+    """All tables of this version at once: walking through the revisions would take an empty database 0.2 s.
+
+    The version's own row comes last. Killed before that, MariaDB keeps what there is, and the revisions go on from it.
+    """
+    _VERSIONS.create(connection)
+    metadata.create_all(connection)
+    connection.execute(_VERSIONS.insert().values(version_num=KNOWN[-1]))
 
 
 def _upgrade(connection: Connection) -> None:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, update
 
-from crawler.store.rows import PAGE_COLUMNS, Row
+from crawler.store.rows import LIFE_COLUMNS, PAGE_COLUMNS, Row
 from crawler.store.tables import pages
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.dml import Update
 
 _KEY = ("site_id", "url_hash")
+# Nobody asked the page anything: its life goes on as it was.
+_KEPT = (*_KEY, "url", *LIFE_COLUMNS)
 _FETCHED_AT = PAGE_COLUMNS.index("fetched_at")
 _EXTRACTED_AT = PAGE_COLUMNS.index("extracted_at")
 
@@ -45,7 +47,7 @@ def _statement() -> Update:
     )
     beaten = or_(pages.c.fetched_at < fetched, same)
     found = and_(*(pages.c[name] == _value(name) for name in _KEY), beaten)
-    return update(pages).where(found).values({n: _value(n) for n in PAGE_COLUMNS if n not in (*_KEY, "url")})
+    return update(pages).where(found).values({n: _value(n) for n in PAGE_COLUMNS if n not in _KEPT})
 
 
 def _value(name: str) -> Any:

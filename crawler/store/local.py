@@ -321,7 +321,7 @@ class CoordinatorProcess:
         if self._server.coordinator_alive():
             self._failures = 0
             return
-        command = [sys.executable, "-m", "scrapy", "coordinate", *self._arguments]
+        command = [sys.executable, "-m", "crawler.start", "coordinate", *self._arguments]
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             command,
@@ -364,6 +364,11 @@ _NEEDED = (
     "BATCH_SECONDS",
     "BATCH_RECORDS",
     "FETCHES_DAYS",
+    "VISITS_DAYS",
+    "CHECKS_DAYS",
+    "HEALTH_DAYS",
+    "STATUS_DAMPING_SECONDS",
+    "STATUS_HOOK_TIMEOUT_SECONDS",
     # And by what it plans, until the agents have said.
     "SITE_SCHEDULER",
     "SITE_QUEUE_SIZE",
@@ -371,9 +376,16 @@ _NEEDED = (
     "HOUR_SECONDS",
     "DOWNLOAD_DELAY",
     "MAX_PAGES_PER_SITE",
+    # And when pages are asked again.
+    "RECHECK_INTERVAL_SECONDS",
+    "REVIVE_FIRST_SECONDS",
+    "REVIVE_SECOND_SECONDS",
     "LOG_LEVEL",
     "LOG_FILE",
 )
+
+# What may have a password in it.
+_NEEDED_UNSEEN = ("DATABASE_URL", "STATUS_COMMAND", "STATUS_WEBHOOK")
 
 
 def _arguments(settings: BaseSettings) -> list[str]:
@@ -388,9 +400,8 @@ def _arguments(settings: BaseSettings) -> list[str]:
 
 def _environment(settings: BaseSettings) -> dict[str, str]:
     """What it needs as well and nobody else is to read: a command line is shown to every user of the machine."""
-    if not _is_given(settings, "DATABASE_URL"):
-        return {}
-    return {f"{our_options.ENVIRONMENT_PREFIX}DATABASE_URL": str(settings["DATABASE_URL"])}
+    given = (name for name in _NEEDED_UNSEEN if _is_given(settings, name))
+    return {f"{our_options.ENVIRONMENT_PREFIX}{name}": str(settings[name]) for name in given}
 
 
 def _is_given(settings: BaseSettings, name: str) -> bool:

@@ -19,6 +19,8 @@ from crawler.sites import connection
 from crawler.sites.canonical import UrlError, host_of, path_of, split
 from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
 from crawler.store.database import check_version, open_database, transaction
+from crawler.store.packing import PACKED, due_pages
+from crawler.store.reopening import SENT_BACK
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, pages, sites
 from crawler.store.writing import forget
 
@@ -125,12 +127,13 @@ class Rebuilt(TypedDict):
     known: int  # were in the queue already and stay as they are
 
 
-async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope) -> Rebuilt:
+async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Options) -> Rebuilt:
     """Put the tables' sites into a queue that lost them, with what the operator wanted of them.
 
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
     walked again, beginning with every page that is known of it. What seeds added to the `scope` comes back too;
-    their paths are not in the tables before they are fetched.
+    their paths are not in the tables before they are fetched. A finished site with pages that were sent back to loading
+    is opened again for these, and what recheck and revive are to ask is due when it was; so are checks of status.
     """
     counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0)
     for batch in _stored_sites(engine):
@@ -141,10 +144,28 @@ async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope) -> Rebuilt:
                 for paths in _paths(engine, one.site):
                     await queue.give_paths(one.site, paths)
         await queue.restore(fresh)
+        # Of the others too: a rebuild that died may have come no further with them.
+        await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
         await queue.widen_scope(scope.root(one.site) for one, source in batch if source == SEED)
         _count(counts, fresh)
         counts["known"] += len(known)
+    for dues in _status_dues(engine, options.status_interval_seconds):
+        await queue.fall_due("status", dues)
     return counts
+
+
+async def _restore_works(queue: SiteQueue, engine: Engine, names: list[str], options: Options) -> None:
+    """When the works beside loading are due for these sites, and which of them have something to load again."""
+    of_id = {records.hash64(name): name for name in names}
+    of_these = pages.c.site_id.in_(of_id)
+    for work in PACKED:
+        chosen, due, _ = due_pages(work, options)
+        asked = select(pages.c.site_id, func.min(due)).where(of_these, chosen).group_by(pages.c.site_id)
+        with transaction(engine) as db:
+            await queue.plan_works(work, {of_id[number]: int(at) for number, at in db.execute(asked).all()})
+    with transaction(engine) as db:
+        sent_back = db.execute(select(pages.c.site_id).where(of_these, SENT_BACK).distinct()).scalars().all()
+    await queue.plan_reopening([of_id[number] for number in sent_back])
 
 
 def _count(counts: Rebuilt, restored: list[Restored]) -> None:
@@ -166,6 +187,20 @@ def _stored_sites(engine: Engine) -> Iterator[list[tuple[Restored, str]]]:
             return
         last = rows[-1].site_id
         yield [(_restored(row), row.source or "") for row in rows]
+
+
+def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, int]]:
+    """When the sites that were checked are due for it again, by site."""
+    chosen = select(sites.c.site_id, sites.c.site, sites.c.health_at).where(sites.c.health_at.is_not(None))
+    last = None
+    while True:
+        page = chosen.order_by(sites.c.site_id).limit(BATCH)
+        with transaction(engine) as db:
+            rows = db.execute(page if last is None else page.where(sites.c.site_id > last)).all()
+        if not rows:
+            return
+        last = rows[-1].site_id
+        yield {row.site: row.health_at + int(interval_seconds * 1000) for row in rows}
 
 
 def _restored(row: Row[Any]) -> Restored:

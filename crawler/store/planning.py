@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from crawler.sites.prospects import Hours
 from crawler.sites.queue import SiteQueue
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
 from crawler.store.loads import LoadedTable, load_table
+from crawler.store.packing import Packer
 from crawler.store.tables import sites
 
 if TYPE_CHECKING:
@@ -46,24 +47,36 @@ LAST = np.iinfo(np.int64).max
 
 
 async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Event) -> None:
-    """Plan until `stop` is set."""
+    """Plan, and pack what the works beside loading ask, until `stop` is set."""
     client = connection.connect(settings)
+    queue = SiteQueue(client, options)
     name = f"{socket.gethostname()}-{os.getpid()}"
-    planner = Planner(SiteQueue(client, options), options, TableLoads(options), name)
-    pause = FIRST_PAUSE_SECONDS
+    loads = TableLoads(options)
+    planner = Planner(queue, options, loads, name)
+    packer = Packer(queue, options, name, loads)
     try:
-        while not stop.is_set():
-            try:
-                wait = await planner.look()
-                pause = _back(pause)
-            except (RedisError, OSError) as error:
-                if isinstance(error, RedisError) and not connection.passes(error):
-                    raise
-                wait, pause = pause, _gone(pause, error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), wait)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_keep_looking(planner.look, stop, tells=True))
+            tasks.create_task(_keep_looking(packer.look, stop, tells=False))
+    except* RedisError as group:
+        raise group.exceptions[0] from None
     finally:
         await client.aclose()
+
+
+async def _keep_looking(look: Callable[[], Awaitable[float]], stop: asyncio.Event, *, tells: bool) -> None:
+    """Call it again and again, as it says; a server or a database that is away is waited for."""
+    pause = FIRST_PAUSE_SECONDS
+    while not stop.is_set():
+        try:
+            wait = await look()
+            pause = _back(pause) if tells else FIRST_PAUSE_SECONDS
+        except (RedisError, OSError, DatabaseError) as error:
+            if isinstance(error, RedisError) and not connection.passes(error):
+                raise
+            wait, pause = pause, _gone(pause, error) if tells else min(2 * pause, LONGEST_PAUSE_SECONDS)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), wait)
 
 
 def _gone(pause: float, error: Exception) -> float:
@@ -102,6 +115,11 @@ class TableLoads:
             self._told_away = True
         listed = np.array([self._listed.get(name, LAST) for name in names], np.int64)
         return hours_of(self._table, names, hour, hour_seconds, listed)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._engine is not None:
+            self._engine.dispose()
 
     def _refresh(self) -> None:
         if self._engine is None:

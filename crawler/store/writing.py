@@ -16,12 +16,43 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete, func, literal_column, or_, select
 
-from crawler.records import Check, Page, Record, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit, hash64
-from crawler.store import extracted
+from crawler.records import (
+    Asked,
+    Check,
+    Health,
+    Page,
+    Record,
+    RunMoment,
+    SiteEnded,
+    SiteFound,
+    SiteOrder,
+    Visit,
+    hash64,
+)
+from crawler.states import IllegalTransition
+from crawler.store import extracted, healths, lives
 from crawler.store import rows as row_of
+from crawler.store.ranks import forget as forget_ranks
 from crawler.store.rows import Row, clean, site_id
-from crawler.store.tables import checks, dead_letters, fetches, pages, profiles, runs, sites, visits
+from crawler.store.tables import (
+    beliefs,
+    checks,
+    dead_letters,
+    fetches,
+    health,
+    health_changes,
+    pages,
+    profiles,
+    runs,
+    sites,
+    visits,
+)
 from crawler.store.upserts import Upsert, write
+
+# The defaults of REVIVE_FIRST_SECONDS and REVIVE_SECOND_SECONDS, for who writes without settings.
+REVIVE_DELAYS = (3600.0, 86_400.0)
+# And of STATUS_DAMPING_SECONDS.
+DAMPING_SECONDS = 1800.0
 
 
 class Stored(NamedTuple):
@@ -51,6 +82,9 @@ class Counts(NamedTuple):
     orders: int = 0
     checks: int = 0
     visits: int = 0
+    asked: int = 0
+    health: int = 0
+    refused: int = 0  # of those asked: their page is elsewhere by now, or they came before
 
 
 # --- The rules --------------------------------------------------------------------------------------------
@@ -99,9 +133,14 @@ PAGES = Upsert(
     pages,
     row_of.PAGE_COLUMNS,
     ("site_id", "url_hash"),
-    (*_but(row_of.PAGE_COLUMNS, "site_id", "url_hash", "url", "fetched_at"), "fetched_at"),
+    (
+        *_but(row_of.PAGE_COLUMNS, "site_id", "url_hash", "url", "fetched_at", *row_of.LIFE_COLUMNS),
+        "fetched_at",
+    ),
     gt,
+    lives.OF_A_LOAD,
 )
+USUAL_PAGES = PAGES._replace(name="usual_pages", columns=row_of.USUAL_COLUMNS)
 FETCHES = Upsert("fetches", fetches, row_of.FETCH_COLUMNS, ("agent", "run", "seq"))
 RUNS = Upsert(
     "runs",
@@ -128,24 +167,36 @@ _ENTRY = -1
 # --- One batch --------------------------------------------------------------------------------------------
 
 
-def store(connection: Connection, batch: list[Stored]) -> Counts:
-    """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes."""
-    kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit)
+def store(
+    connection: Connection,
+    batch: list[Stored],
+    revive_delays: tuple[float, float] = REVIVE_DELAYS,
+    damping_seconds: float = DAMPING_SECONDS,
+) -> Counts:
+    """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes.
+
+    `revive_delays`: seconds after which revive asks a silent page, the first time and the second. `damping_seconds`:
+    how soon a change of a site's health is forgotten, of which so many are not told (crawler.health).
+    """
+    kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit, Asked, Health)
     counts: dict[type, int] = dict.fromkeys(kinds, 0)
-    rows = _Rows()
+    rows = _Rows(revive_delays, damping_seconds)
+    refused = 0
     for stored in batch:
         record = stored.record
         counts[type(record)] += 1
         if isinstance(record, Page):
             rows.add_page(record, stored.links, plain=stored.plain)
         elif isinstance(record, SiteOrder) and record.order == "forget":
-            rows.write(connection)  # what came before is forgotten too, what comes after is not
-            rows = _Rows()
+            refused += rows.write(connection)  # what came before is forgotten too, what comes after is not
+            rows = _Rows(revive_delays, damping_seconds)
             _forget_order(connection, record.site, entry_number(stored.stream_id))
+        elif isinstance(record, Asked):
+            rows.add_asked(record)
         else:
             rows.add(record, entry_number(stored.stream_id))
-    rows.write(connection)
-    return Counts(*counts.values())
+    refused += rows.write(connection)
+    return Counts(*counts.values())._replace(refused=refused)
 
 
 def forget(connection: Connection, site: str) -> int:
@@ -155,7 +206,11 @@ def forget(connection: Connection, site: str) -> int:
     connection.execute(delete(fetches).where(fetches.c.site_id == key))
     connection.execute(delete(checks).where(checks.c.site_id == key))
     connection.execute(delete(visits).where(visits.c.site_id == key))
+    connection.execute(delete(health).where(health.c.site_id == key))
+    connection.execute(delete(health_changes).where(health_changes.c.site_id == key))
     connection.execute(delete(profiles).where(profiles.c.site_id == key))
+    forget_ranks(connection, key)
+    connection.execute(delete(beliefs).where(beliefs.c.site_id == key))
     connection.execute(delete(sites).where(sites.c.site_id == key))
     return gone
 
@@ -204,7 +259,12 @@ def entry_number(stream_id: str) -> int:
 class _Rows:
     """A batch as rows, one per key and kind; of two for the same row the one that the tables would keep."""
 
-    def __init__(self) -> None:
+    def __init__(self, revive_delays: tuple[float, float], damping_seconds: float) -> None:
+        self._damping_seconds = damping_seconds
+        self._delays = revive_delays
+        self._revive_ms = int(revive_delays[0] * 1000)
+        self._steps: list[lives.Step] = []
+        self._illegal = 0
         self._named: dict[int, str] = {}
         self._pages: dict[tuple[int, int], Row] = {}
         self._extracted: dict[tuple[int, int], Row] = {}
@@ -217,12 +277,12 @@ class _Rows:
         self._runs: dict[tuple[str, str], Row] = {}
         self._checks: dict[str, Row] = {}
         self._visits: list[Row] = []
+        self._health: list[Health] = []
 
     def add_page(self, page: Page, links: bytes, *, plain: bool) -> None:
         """Takes in a page's turn."""
-        site = site_id(page.site)
-        url_hash = hash64(page.url)
         name = page.site
+        site, url_hash = site_id(name), hash64(name + page.path)
         if not plain:
             page = row_of.clean_page(page)
         if page.extracted_at:
@@ -232,7 +292,7 @@ class _Rows:
         place = (site, url_hash)
         kept = self._pages.get(place)
         if kept is None or page.fetched_at > kept[_FETCHED_AT]:
-            self._pages[place] = row_of.page_row(page, site, url_hash, links)
+            self._pages[place] = row_of.page_row(page, site, url_hash, links, self._revive_ms)
         if page.agent:  # a record without an origin has no place in the history
             self._fetches.append(row_of.fetch_row(page, site, url_hash))
 
@@ -242,7 +302,20 @@ class _Rows:
         if kept is None or extracted.is_later(row, kept):
             self._extracted[row[:2]] = row
 
-    def add(self, record: SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit, entry: int) -> None:
+    def add_asked(self, asked: Asked) -> None:
+        """Takes in a page that was asked again: into the history in any case, and into its life where it fits."""
+        asked = row_of.clean_asked(asked)
+        site, url_hash = site_id(asked.site), hash64(asked.url)
+        if asked.agent:
+            self._fetches.append(row_of.asked_row(asked, site, url_hash))
+        try:
+            self._steps.append(lives.step(asked, site, url_hash, self._delays))
+        except IllegalTransition:
+            self._illegal += 1
+
+    def add(
+        self, record: SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit | Health, entry: int
+    ) -> None:
         """Takes in any other record."""
         if isinstance(record, SiteFound):
             row = row_of.found_row(record, entry)
@@ -262,6 +335,10 @@ class _Rows:
             self._named[site_id(record.site)] = record.site
             if record.agent:  # as with turns
                 self._visits.append(row_of.visit_row(record))
+        elif isinstance(record, Health):
+            self._named[site_id(record.site)] = record.site
+            if record.agent:
+                self._health.append(record)
         elif record.order == "budget":
             row = row_of.budget_row(record, entry)
             _keep_later(self._budgets, row[0], row, _ENTRY)
@@ -269,12 +346,13 @@ class _Rows:
             row = row_of.stop_row(record, entry)
             _keep_later(self._stops, row[0], row, _ENTRY)
 
-    def write(self, connection: Connection) -> None:
-        """Every kind's rows in one go; sites first, since pages are looked for by theirs."""
+    def write(self, connection: Connection) -> int:
+        """Every kind's rows in one go; sites first, since pages are looked for by theirs. How many steps it refused."""
         write(connection, NAMED, sorted(map(row_of.named_row, self._named.values())))
         write(connection, FOUND, _sorted(self._found))
         write(connection, FOUND_LAST, _sorted(self._found_last))
-        write(connection, PAGES, _sorted(self._pages))
+        write_pages(connection, _sorted(self._pages))
+        refused = self._illegal + len(self._steps) - lives.write(connection, self._steps)
         extracted.write(connection, _sorted(self._extracted))
         write(connection, ENDED, _sorted(self._ended))
         write(connection, STOPPED, _sorted(self._stops))
@@ -283,6 +361,15 @@ class _Rows:
         write(connection, FETCHES, sorted(self._fetches, key=itemgetter(0, 1, 2)))
         write(connection, CHECKS, _sorted(self._checks))
         write(connection, VISITS, sorted(self._visits, key=itemgetter(0, 1, 2)))
+        healths.store(connection, self._health, self._damping_seconds)
+        return refused
+
+
+def write_pages(connection: Connection, found: list[Row]) -> None:
+    """Writes rows of `pages`, each of another page, in the order of their keys."""
+    usual = len(row_of.USUAL_COLUMNS)
+    write(connection, USUAL_PAGES, [row for row in found if len(row) == usual])
+    write(connection, PAGES, [row for row in found if len(row) != usual])
 
 
 def _keep_later(rows: dict[Any, Row], key: Any, row: Row, place: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from crawler.agent.pages import LoadedPage
+from crawler.recrawl.view import PageView
 from crawler.schedulers import SiteView
+from rankers.problem import Problem, Solution
 
 
 class LongestFirst:
@@ -25,3 +27,19 @@ class WithoutScripts:
     def process(self, page: LoadedPage) -> None:
         if page.body.lstrip().lower().startswith(b"<script"):
             page.record.outcome = "filtered"
+
+
+def most_linked(problem: Problem) -> Solution:
+    """A page counts as much as jumps and pages that link to it."""
+    graph = problem.graph
+    return Solution(problem.teleport + np.diff(graph.inner.start) + np.diff(graph.outer.start))
+
+
+class SmallestFirst:
+    """Pages that cost least, once they are a minute old."""
+
+    priced = True
+
+    def score(self, view: PageView) -> np.ndarray:
+        worth = np.where(view.age >= 60, view.age, 0.0) - view.price * view.cost
+        return worth.astype(np.float32)

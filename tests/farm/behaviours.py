@@ -160,6 +160,14 @@ async def hundred_flood(wire: Wire, request: Request) -> None:
     await wire.send(_answer(TEXT))
 
 
+@behaviour()
+async def endless_chunk(wire: Wire, request: Request) -> None:
+    """A chunk whose extension never ends."""
+    await wire.send(_head("Transfer-Encoding: chunked") + b"5;")
+    while True:
+        await wire.send(BLOCK)
+
+
 # Encodings --------------------------------------------------------------------------------------------
 
 
@@ -192,6 +200,15 @@ async def gzip_bomb(wire: Wire, request: Request) -> None:
     await wire.send(_answer(bomb, "Content-Encoding: gzip"))
 
 
+@behaviour()
+async def gzip_layers(wire: Wire, request: Request) -> None:
+    """A good answer in `count` (60) layers of gzip."""
+    packed, count = TEXT, int(request.number("count", 60))
+    for _ in range(count):
+        packed = gzip.compress(packed, 1)
+    await wire.send(_answer(packed, f"Content-Encoding: {', '.join(['gzip'] * count)}"))
+
+
 # Not quite HTTP ---------------------------------------------------------------------------------------
 
 
@@ -219,6 +236,12 @@ async def two_lengths(wire: Wire, request: Request) -> None:
     await wire.send(_head("Content-Length: 5", "Content-Length: 7") + b"hello, world")
 
 
+@behaviour()
+async def bad_length(wire: Wire, request: Request) -> None:
+    """A Content-Length below zero."""
+    await wire.send(_head("Content-Length: -1") + TEXT)
+
+
 # Redirects --------------------------------------------------------------------------------------------
 
 
@@ -226,6 +249,12 @@ async def two_lengths(wire: Wire, request: Request) -> None:
 async def redirect_loop(wire: Wire, request: Request) -> None:
     """A redirect to itself."""
     await wire.send(_redirect(PREFIX + "redirect-loop"))
+
+
+@behaviour(status=302)
+async def redirect_long(wire: Wire, request: Request) -> None:
+    """A redirect to a URL of `bytes` (1,000,000)."""
+    await wire.send(_redirect("/" + "x" * int(request.number("bytes", 1_000_000))))
 
 
 @behaviour(status=302)

@@ -66,6 +66,7 @@ class Farm:
         crawl_delays: Mapping[int, float] | None = None,
         down: Collection[int] = (),
         aliases: Mapping[str, str] | None = None,
+        hostile: Mapping[int, str] | None = None,
         port: int = 0,
     ) -> None:
         self.plan = Plan(
@@ -81,6 +82,7 @@ class Farm:
             crawl_delays or {},
             tuple(down),
             aliases or {},
+            hostile or {},
         )
         self._asked_port = port
         self._process: subprocess.Popen[bytes] | None = None

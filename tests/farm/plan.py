@@ -33,6 +33,23 @@ KINDS = (
     "meta",
     "canonical",
 )
+# Every way in which a whole site can be hostile; hostile.py and behaviours.py have one function for each.
+HOSTILITIES = (
+    *("calendar", "sessions", "folders", "crowded", "attributes", "nested", "endless_rules", "no_rules"),
+    *("drip-head", "drip-body", "silent", "reset", "reset-body", "short-body"),
+    *("endless-body", "endless-headers", "endless-chunk", "many-fields", "long-header-line", "hundred-flood"),
+    *(
+        "bad-gzip",
+        "gzip-bomb",
+        "gzip-layers",
+        "bad-status",
+        "no-status",
+        "bad-chunk",
+        "two-lengths",
+        "bad-length",
+    ),
+    *("redirect-loop", "redirect-private", "redirect-file", "redirect-long"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Plan:
     aliases: Mapping[str, str] = field(
         default_factory=dict
     )  # further names, each serving a named site's pages
+    hostile: Mapping[int, str] = field(default_factory=dict)  # what numbered sites are hostile by
 
     def __post_init__(self) -> None:
         _check(0 <= self.sites <= MAX_SITES, "sites", self.sites, f"0 to {MAX_SITES}")
@@ -65,7 +83,10 @@ class Plan:
         _check(not strange, "aliases", strange, "names in .localhost for some of the named sites")
         for option, given in (("slow", self.slow_ms), ("crawl-delay", self.crawl_delays)):
             _check(set(given) <= set(range(self.total)), option, given, f"site numbers below {self.total}")
-        _check(set(self.down) <= set(range(self.sites)), "down", self.down, f"numbers below {self.sites}")
+        for option, sites in (("down", self.down), ("hostile", self.hostile)):
+            _check(set(sites) <= set(range(self.sites)), option, sites, f"numbers below {self.sites}")
+        strange = {site: how for site, how in self.hostile.items() if how not in HOSTILITIES}
+        _check(not strange, "hostile", strange, f"some of {', '.join(HOSTILITIES)}")
 
     @property
     def total(self) -> int:
@@ -100,6 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--crawl-delay", type=float, default=0.0, help="seconds in every robots.txt")
     parser.add_argument("--crawl-delay-of", type=_pair, action="append", default=[], metavar="SITE=SECONDS")
     parser.add_argument("--down", type=int, action="append", default=[], metavar="SITE")
+    parser.add_argument("--hostile", type=_hostile, action="append", default=[], metavar="SITE=HOW")
     parser.add_argument("--alias", type=_names, action="append", default=[], metavar="NAME=NAME")
 
 
@@ -118,6 +140,7 @@ def from_options(options: argparse.Namespace) -> Plan:
         crawl_delays=dict(options.crawl_delay_of),
         down=tuple(options.down),
         aliases=dict(options.alias),
+        hostile=dict(options.hostile),
     )
 
 
@@ -136,6 +159,7 @@ def to_arguments(plan: Plan) -> list[str]:
     repeated = [f"--slow={site}={ms}" for site, ms in plan.slow_ms.items()]
     repeated += [f"--crawl-delay-of={site}={delay}" for site, delay in plan.crawl_delays.items()]
     repeated += [f"--down={site}" for site in plan.down]
+    repeated += [f"--hostile={site}={how}" for site, how in plan.hostile.items()]
     repeated += [f"--alias={name}={site}" for name, site in plan.aliases.items()]
     return [f"--{name}={value}" for name, value in single.items()] + repeated
 
@@ -152,6 +176,11 @@ def _words(text: str) -> tuple[str, ...]:
 def _pair(text: str) -> tuple[int, float]:
     site, _, value = text.partition("=")
     return int(site), float(value)
+
+
+def _hostile(text: str) -> tuple[int, str]:
+    site, _, how = text.partition("=")
+    return int(site), how
 
 
 def _names(text: str) -> tuple[str, str]:

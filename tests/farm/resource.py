@@ -36,7 +36,7 @@ class Resource:
 
     kind: page, duplicate (the bytes of another page), binary, robots, redirect, error; and, never to be
     fetched: denied (by robots.txt), nofollow (no followable link leads there), overlong, alias (another
-    spelling of a page's URL).
+    spelling of a page's URL). hostile: of a site from which nothing is expected.
     """
 
     path: str  # with the query; canonical

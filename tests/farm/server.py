@@ -44,7 +44,7 @@ class Answers:
 
     def handle(self, wire: Wire, request: Request) -> None:
         """Answers, or starts to misbehave."""
-        if request.target.startswith(behaviours.PREFIX) and (odd := behaviours.find(request.path)):
+        if odd := self._misbehaviour(request):
             return wire.misbehave(request, odd.status, odd.play(wire, request))
         status, data, etag, delay = self._find(request)
         if etag and request.fields.get("if-none-match") == etag:
@@ -54,6 +54,12 @@ class Answers:
         if delay:
             return wire.answer_later(delay, request, status, data)
         return wire.answer(request, status, data)
+
+    def _misbehaviour(self, request: Request) -> behaviours.Behaviour | None:
+        if not self._web.plan.hostile:
+            return behaviours.find(request.path)
+        site = self._web.serving(request.host)
+        return site.misbehaviour(request.path) if site else behaviours.find(request.path)
 
     def _find(self, request: Request) -> tuple[int, bytes, str, float]:
         """Status, bytes, ETag ("" = none) and delay in seconds."""

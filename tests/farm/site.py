@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from urllib.parse import urljoin
 
-from . import kinds
+from . import behaviours, hostile, kinds
 from .plan import Plan
 from .resource import Link, Resource, document
 
@@ -96,8 +96,20 @@ class Site:
 
     def resource(self, path: str) -> Resource | None:
         """What a path with its query answers; None where there is nothing."""
+        if self.hostility:
+            return hostile.resource(self.hostility, path)
         number = self._numbers.get(path)
         return self.oddities.get(path) if number is None else page(self, number)
+
+    def misbehaviour(self, path: str) -> behaviours.Behaviour | None:
+        """How a path without its query misbehaves; None: it answers with a resource."""
+        odd = behaviours.find(path)
+        return odd or (hostile.behaviour(self.hostility, path) if self.hostility else None)
+
+    @property
+    def hostility(self) -> str:
+        """What the site is hostile by; empty: nothing."""
+        return self.web.plan.hostile.get(self.index, "")
 
     def resources(self) -> Iterator[Resource]:
         """Everything the site has, declared errors included."""

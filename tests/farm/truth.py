@@ -110,7 +110,9 @@ def expected(
     while queue:
         origin = queue.popleft()
         site = web.by_origin(origin)
-        if site is None or origin in stored or origin not in allowed or site.index in web.plan.down:
+        if site is None or origin in stored or origin not in allowed:
+            continue
+        if site.index in web.plan.down or site.hostility:
             continue
         walked = walk(site, starts[origin], max_depth, max_pages)
         stored[origin] = {url for url, truth in walked.found.items() if truth.kind in kinds}
@@ -139,6 +141,8 @@ def domain(origin: str) -> str:
 
 
 def _declared(site: Site) -> Iterator[tuple[str, Declared]]:
+    if site.hostility:
+        return
     found = walk(site).found
     for resource in site.resources():
         url = site.url(resource.path)

@@ -1,0 +1,45 @@
+"""How an agent's slots are divided among its works: pure arithmetic, asked before each lease call.
+
+What a setting (WORK_SLOTS) gives a work is that work's alone. The other slots follow what is due: nobody who has
+something due finds one idle and does not get it; loading, while it has sites, keeps at least half of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from crawler.records import Work
+
+LOADING: Work = "site"
+
+
+class Division:
+    """The division of `slots` among `works`; `fixed` are the slots of works that have their own."""
+
+    def __init__(self, slots: int, works: tuple[Work, ...], fixed: Mapping[Work, int]) -> None:
+        self.loading_waits = False  # sites wait that could be loaded
+        self._fixed = {work: many for work, many in fixed.items() if work in works}
+        self._shared = max(0, slots - sum(self._fixed.values()))
+        self._loads = LOADING in works
+
+    def room(self, work: Work, held: Mapping[Work, int]) -> int:
+        """How many more sites a work may have, with these in hand."""
+        if work in self._fixed:
+            return max(0, self._fixed[work] - held.get(work, 0))
+        free = self._shared - self._in_shared(held)
+        if work != LOADING and self._loads and self.loading_waits:
+            free = min(free, self._shared // 2 - self._beside(held))
+        return max(0, free)
+
+    def to_give_up(self, work: Work, held: Mapping[Work, int], due: int) -> int:
+        """How many sites loading gives back, for `due` ones of a work that has no slot for them."""
+        if work == LOADING or work in self._fixed or LOADING in self._fixed or self.room(work, held):
+            return 0
+        claim = self._shared // 2 - self._beside(held)
+        return max(0, min(due, claim, held.get(LOADING, 0)))
+
+    def _in_shared(self, held: Mapping[Work, int]) -> int:
+        return sum(many for work, many in held.items() if work not in self._fixed)
+
+    def _beside(self, held: Mapping[Work, int]) -> int:
+        return self._in_shared(held) - (0 if LOADING in self._fixed else held.get(LOADING, 0))

@@ -1,0 +1,80 @@
+"""`scrapy dashboard`: a web page that shows the crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+from crawler.command import CommandError, LowtideCommand
+
+if TYPE_CHECKING:
+    import argparse
+
+    from sqlalchemy import Engine
+
+    from crawler.reports import Report
+    from crawler.views.dashboard import Board
+    from crawler.views.page import Section
+
+# Reports that stand on the page, where they are there.
+ON_THE_PAGE = ("status", "freshness")
+
+
+class Command(LowtideCommand):
+    def short_desc(self) -> str:
+        return "Show the crawl on a web page, and its figures to Prometheus"
+
+    def long_desc(self) -> str:
+        return (
+            "Serve one web page at DASHBOARD_ADDRESS:DASHBOARD_PORT until Ctrl-C: progress, agents and coordinators, "
+            "queues, loads by the hour, pages per hour, ranks, errors, a page for each site; /metrics has the figures "
+            "for Prometheus. It shows and changes nothing. Other addresses than loopback want DASHBOARD_PASSWORD."
+        )
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
+        from crawler.store.joining import joined
+        from crawler.views.dashboard import check_address
+
+        check_address(self.options)
+        assert self.settings is not None
+        with joined(self.settings, self.options):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        from crawler.views.dashboard import Dashboard
+
+        assert self.settings is not None
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        dashboard = Dashboard(self.settings, self.options, self._boards())
+        try:
+            print(f"dashboard: {await dashboard.start()}  (Ctrl-C ends it)", flush=True)
+            await stop.wait()
+        except OSError as error:
+            raise CommandError(
+                f"the dashboard cannot listen: {error}; wanted a free DASHBOARD_PORT of this machine's "
+                "DASHBOARD_ADDRESS"
+            ) from None
+        finally:
+            await dashboard.stop()
+
+    def _boards(self) -> dict[str, Board]:
+        from crawler import reports
+
+        there = [name for name in ON_THE_PAGE if name in reports.names()]
+        return {name: self._board(reports.Report(name)) for name in there}
+
+    def _board(self, report: Report) -> Board:
+        from crawler.reports import Crawl
+        from crawler.views.page import Section
+
+        assert self.settings is not None
+        settings = self.settings
+
+        def made(engine: Engine) -> Section:
+            figures = report.figures(Crawl(engine, settings, self.options))
+            return Section(report.name, report.title, report.text(figures), report.pictures(figures))
+
+        return made

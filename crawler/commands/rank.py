@@ -1,0 +1,149 @@
+"""`scrapy rank`: ranks of the pages that convert wrote, as a folder and in the tables."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import UsageError
+
+from crawler.command import CommandError, LowtideCommand, print_json
+
+if TYPE_CHECKING:
+    import argparse
+
+    from sqlalchemy import Engine
+
+    from crawler.store.ranks import Progress
+    from rankers.job import Job
+
+# Whoever names a run names a folder below VAR_DIR/convert and nothing else.
+_RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Command(LowtideCommand):
+    def syntax(self) -> str:
+        return "[options]"
+
+    def short_desc(self) -> str:
+        return "Rank the pages that convert wrote, by the links between them"
+
+    def long_desc(self) -> str:
+        return (
+            "Rank the pages of VAR_DIR/convert/RUN by the links between them. Ranks of pages, sites, domains and "
+            "communities are written to the folder ranks/MODE-BLOCK there, and those of pages and sites to the tables "
+            "ranks and site_ranks, where they take the place of the last ranking at one blow. `python -m rankers "
+            "FOLDER` does the same without tables."
+        )
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        from rankers import job
+
+        super().add_options(parser)
+        parser.add_argument("--run", metavar="NAME", help="a run of convert (default: the newest)")
+        job.add_options(parser, from_settings=True)
+        parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        super().process_options(args, opts)
+        if args:
+            raise UsageError(f"rank takes no {args[0]!r}; wanted options alone", print_help=False)
+        if opts.run is not None and not _RUN.fullmatch(opts.run):
+            raise UsageError(
+                f"--run is {opts.run!r}; wanted the name of a folder below VAR_DIR/convert", print_help=False
+            )
+        for name in ("mode", "block", "damping"):
+            if getattr(opts, name) is None:
+                setattr(opts, name, getattr(self.options, f"rank_{name}"))
+        self.job = self._job(opts)
+
+    def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
+        from rankers import job
+
+        if self.job is None:
+            raise CommandError(
+                f"no run of convert below {self.options.var / 'convert'}: `scrapy convert` first"
+            )
+        from crawler.store.database import migrate
+
+        engine = self.tables()
+        migrate(engine)
+        try:
+            figures = job.run(self.job, job.shown())
+            job.end_shown()
+            figures["ranking"] = _store(engine, self.job, _shown())
+        except job.errors() as error:
+            raise CommandError(job.told(error)) from None
+        except KeyboardInterrupt:
+            raise CommandError("stopped; the ranks of before are in force") from None
+        finally:
+            job.end_shown()
+        if opts.json:
+            print_json(figures)
+        else:
+            print(f"{job.text(figures)}\nin force as ranking {figures['ranking']}")
+
+    def _job(self, opts: argparse.Namespace) -> Job | None:
+        """None: there is no run to rank."""
+        from rankers import job
+        from rankers.folder import newest
+
+        below = self.options.var / "convert"
+        folder = below / opts.run if opts.run else newest(below)
+        try:
+            wanted = job.job_of(opts, folder or below)
+        except ValueError as error:
+            raise UsageError(job.told(error), print_help=False) from None
+        return wanted if folder else None
+
+
+def _store(engine: Engine, job: Job, progress: Progress | None) -> int:
+    """Puts the folder's ranks into the tables; the number of the ranking."""
+    from crawler.store.ranks import Ranked, replace
+
+    page, rank = (
+        _columns(job.folder, "pages*", "site_hash", "url_hash"),
+        _columns(job.target, "pages", "rank"),
+    )
+    site, of_site = _columns(job.folder, "sites", "site_hash", "pages"), _columns(job.target, "sites", "rank")
+    return replace(
+        engine,
+        Ranked(
+            job.folder.name,
+            job.mode,
+            job.block,
+            job.damping,
+            page["site_hash"],
+            page["url_hash"],
+            rank["rank"],
+            site["site_hash"],
+            of_site["rank"],
+            site["pages"],
+        ),
+        progress,
+    )
+
+
+def _columns(folder: Path, name: str, *columns: str) -> dict[str, Any]:
+    """Columns of a folder's Parquet files, as arrays in the order of ids."""
+    import pyarrow.parquet as pq
+
+    files = sorted(folder.glob(f"{name}.parquet"))
+    if not files:
+        raise CommandError(f"{folder} has no {name}.parquet; wanted a run of convert that was written whole")
+    table = pq.ParquetDataset(files).read(columns=list(columns))
+    return {column: table[column].to_numpy() for column in columns}
+
+
+def _shown() -> Progress | None:
+    """Rows as they are written, in a line of a terminal that is written over; None: there is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def tell(done: int, total: int) -> None:
+        sys.stderr.write(f"\r\x1b[2Kinto the tables: {done:,} of {total:,} rows")
+        sys.stderr.flush()
+
+    return tell

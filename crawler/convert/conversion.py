@@ -1,0 +1,248 @@
+"""The whole way from the tables to a folder: one function, and what it is told.
+
+The same rows give the same bytes, whatever database they are in, the order in which they came, and the number of
+converters. ConvertError and FolderError say in one line what is wrong, DatabaseError and OSError pass; whatever is
+raised, nothing is left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from crawler.convert import (
+    converters,
+    graph,
+    links,
+    load_files,
+    numbering,
+    pages,
+    parquet,
+    reading,
+    sites,
+    snapshot,
+)
+from crawler.convert.errors import ConvertError
+from crawler.convert.spill import REDIRECTED, Spill
+from crawler.convert.threads import in_order
+from crawler.sites.domains import domain_finder
+from rankers.communities import communities, read_csv
+from rankers.folder import made_whole, write_manifest
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+__all__ = ["ConvertError", "Progress", "Wishes", "convert"]
+
+# Told what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How to convert; only `processes` changes nothing of what comes out."""
+
+    processes: int = 1
+    private_suffixes: bool = True  # names below github.io and the like are domains of their own
+    resolution: float = 1.0  # of communities: above 1 smaller ones
+    communities: Path | None = None  # a file `site,community`; None: they are found in the links
+    load: tuple[str, ...] = ()  # of crawler.convert.DATABASES
+
+
+def convert(engine: Engine, folder: Path, wishes: Wishes, progress: Progress) -> dict[str, Any]:
+    """Writes the folder, which gives way if it is there; what its manifest says but for the files, and `log_bytes`.
+
+    `log_bytes`: by how much SQLite's log has grown meanwhile.
+    """
+    log = snapshot.log_bytes(engine)
+    with made_whole(folder) as made:
+        figures = _write(engine, made, wishes, progress)
+        write_manifest(made, figures)
+    grown = max(0, snapshot.log_bytes(engine) - log)
+    snapshot.give_log_back(engine)
+    return {**figures, "log_bytes": grown}
+
+
+def _write(engine: Engine, made: Path, wishes: Wishes, progress: Progress) -> dict[str, Any]:
+    """All but the manifest; what that is to say."""
+    put_down = made / "spill"
+    put_down.mkdir()
+    read = _read(engine, put_down, wishes, progress)
+    progress("numbering pages", 0, 1)
+    with closing(Spill(put_down, read.ranges)) as spill:
+        figures = _write_read(made, spill, read, wishes, progress)
+    shutil.rmtree(put_down)
+    _write_load_files(made, figures["pages"] + figures["links"], wishes, progress)
+    return figures
+
+
+def _write_read(made: Path, spill: Spill, read: _Read, wishes: Wishes, progress: Progress) -> dict[str, Any]:
+    """All that comes of what was put down."""
+    which = pages.find(spill)
+    spill.forget_copies()
+    numbered = numbering.number(read.sites, spill.rows, which)
+    progress("numbering pages", 1, 1)
+    pairs, of_links = graph.write_links(made, _links(spill, which, wishes, progress), numbered, read.ranges)
+    progress("finding communities", 0, 1)
+    if read.given is None:
+        community = communities(numbered.many, *pairs.edges(), resolution=wishes.resolution)
+    else:
+        community = _renumbered(read.given[numbered.place])
+    progress("finding communities", 1, 1)
+    graph.write_blocks(made, numbered, community)
+    _write_pages(made, spill, read.sites, which, numbered, community, wishes, progress)
+    return {
+        "pages": which.many,
+        "sites": numbered.many,
+        "domains": len(numbered.domains),
+        "communities": int(community.max(initial=-1)) + 1,
+        "links": of_links["links"],
+        "counts": {**_row_counts(read, spill, which, numbered), **_link_counts(read, of_links)},
+        "options": _told(wishes),
+    }
+
+
+# --- reading --------------------------------------------------------------------------------------------------
+
+
+class _Read(NamedTuple):
+    """What was put down, beside what is in the files."""
+
+    sites: sites.Sites
+    ranges: int
+    rows: int
+    without_site: int  # of these, of a site that the tables do not name
+    left_out: Counter[str]  # of these, by outcome; and reading.DAMAGED
+    known_sites: int
+    given: np.ndarray | None  # communities by place, as they were given
+
+
+def _read(engine: Engine, put_down: Path, wishes: Wishes, progress: Progress) -> _Read:
+    many = min(wishes.processes, _worth(engine))
+    with ExitStack() as stack:
+        others = stack.enter_context(converters.started(engine, many)) if many > 1 else None
+        connection = stack.enter_context(snapshot.held(engine, others.begin if others else None))
+        counted = sites.count(connection)
+        known = sites.known(connection)
+        given = _given(wishes.communities, connection)
+        found = sites.ordered(counted, domain_finder(private_suffixes=wishes.private_suffixes))
+        plan = sites.plan_of(found)
+        sites.save(plan, put_down)
+        ranges = range(len(plan.bounds) - 1)
+        if others:
+            parts = others.read(put_down, ranges)
+        else:
+            parts = (reading.read_range(connection, plan, put_down, number) for number in ranges)
+        left_out: Counter[str] = Counter()
+        done = np.concatenate(([0], np.cumsum(plan.rows)))[plan.bounds]
+        for part, rows_done in zip(parts, done[1:].tolist(), strict=True):
+            left_out.update(part)
+            progress("reading pages", rows_done, int(done[-1]))
+    rows = sum(one.rows for one in counted)
+    by_place = None if given is None else np.array([given[name] for name in found.names], np.int32)
+    return _Read(found, len(ranges), rows, rows - int(done[-1]), left_out, known, by_place)
+
+
+def _worth(engine: Engine) -> int:
+    """How many converters are worth their start, a second each."""
+    if not snapshot.can_be_shared(engine):
+        return 1
+    return max(1, reading.rows_about(engine) // sites.RANGE_ROWS)
+
+
+def _given(file: Path | None, connection: Connection) -> dict[str, int] | None:
+    """The community of every known site by its name; None: no file was given."""
+    if file is None:
+        return None
+    names = sites.names(connection)
+    try:
+        with file.open("rb") as lines:
+            return dict(zip(names, read_csv(lines, names).tolist(), strict=True))
+    except (OSError, ValueError) as error:
+        raise ConvertError(f"communities of {file}: {error}") from None
+
+
+def _renumbered(labels: np.ndarray) -> np.ndarray:
+    """The same communities, numbered from 0 in the order of their smallest site."""
+    _, first, place = np.unique(labels, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int32)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[place]
+
+
+# --- writing --------------------------------------------------------------------------------------------------
+
+
+def _links(spill: Spill, which: pages.Pages, wishes: Wishes, progress: Progress) -> Iterator[links.Piece]:
+    for piece in links.found(spill, which, wishes.processes):
+        progress("resolving links", piece.first + len(piece.counts), which.many)
+        yield piece
+
+
+def _write_pages(
+    made: Path,
+    spill: Spill,
+    found: sites.Sites,
+    which: pages.Pages,
+    numbered: numbering.Numbering,
+    community: np.ndarray,
+    wishes: Wishes,
+    progress: Progress,
+) -> None:
+    files = parquet.PageFiles(made, spill, found, which, numbered, community)
+    indexes: dict[int, parquet.Texts] = {}
+    for number, part in enumerate(in_order(files.write, range(spill.ranges), wishes.processes)):
+        indexes |= part
+        progress("writing pages", int(spill.first[number + 1]), spill.rows.many)
+    parquet.write_sites(made, found, numbered, community, indexes)
+
+
+def _write_load_files(made: Path, rows: int, wishes: Wishes, progress: Progress) -> None:
+    if wishes.load:
+        done = 0
+        for more in load_files.write(made, wishes.load, wishes.processes):
+            done += more
+            progress("writing load files", min(done, rows), rows)
+
+
+# --- what is told ---------------------------------------------------------------------------------------------
+
+
+def _row_counts(
+    read: _Read, spill: Spill, which: pages.Pages, numbered: numbering.Numbering
+) -> dict[str, int]:
+    """Where all rows went: `rows` is the sum of pages, duplicates, redirects, and what stands under `rows_…`."""
+    redirects = spill.rows.kind == REDIRECTED
+    outcomes = sorted({"denied", "failed", "filtered", *read.left_out} - {reading.DAMAGED})
+    return {
+        "rows": read.rows,
+        "duplicates": spill.rows.many - int(redirects.sum()) - which.many,
+        "redirects": int(redirects.sum()),
+        "redirects_to_no_page": int((which.content[redirects] == pages.NOWHERE).sum()),
+        "redirects_without_end": int((which.content[redirects] == pages.ENDLESS).sum()),
+        **{f"rows_{outcome}": read.left_out[outcome] for outcome in outcomes},
+        "rows_without_site": read.without_site,
+        "sites_without_pages": read.known_sites - numbered.many,
+    }
+
+
+def _link_counts(read: _Read, found: Counter[str]) -> dict[str, int]:
+    """Where all links went: `links_read` is the sum of links and of the three that follow it."""
+    told = {f"links_{name}": found[name] for name in ("read", "unknown", "own", "parallel")}
+    return {**told, "pages_with_damaged_links": read.left_out[reading.DAMAGED]}
+
+
+def _told(wishes: Wishes) -> dict[str, Any]:
+    return {
+        "private_suffixes": wishes.private_suffixes,
+        "communities": "given" if wishes.communities else "found",
+        "resolution": None if wishes.communities else wishes.resolution,
+        "load": sorted(wishes.load),
+    }

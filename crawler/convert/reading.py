@@ -1,0 +1,203 @@
+"""Reads the rows of `pages` of one range of sites, in the order of (site, url_hash), and puts down what is kept.
+
+One batch is one question: several small sites, or a stretch of a large one, by the index over (site_id, url_hash); so
+memory is bounded by the batch, no database sorts anything, and no cursor is held open. Driver's tuples go to Arrow
+under a declared schema, which no value of a row can change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import BigInteger, Connection, Engine, bindparam, func, select
+
+from crawler.convert.errors import ConvertError
+from crawler.convert.sites import Plan
+from crawler.convert.spill import DUPLICATE, KINDS, REDIRECTED, TEXTS, Rows, Writer
+from crawler.records import hash_of
+from crawler.store.database import transaction
+from crawler.store.tables import pages
+
+# Rows that one question is about to bring, and the most sites that it names.
+BATCH_ROWS = 20_000
+BATCH_SITES = 2_000
+_READ = pa.schema(
+    [
+        ("site_id", pa.int64()),
+        ("url_hash", pa.int64()),
+        ("outcome", pa.string()),
+        ("duplicate_of", pa.string()),
+        ("redirect", pa.string()),
+        ("links", pa.binary()),
+        *TEXTS,
+    ]
+)
+_URL = _READ.get_field_index("url")
+_COLUMNS = select(*(pages.c[name] for name in _READ.names))
+# Numbers stand in the text: SQLite and PostgreSQL bound how many places for values a statement has.
+SOME_SITES = _COLUMNS.where(pages.c.site_id.in_(bindparam("sites", expanding=True, literal_execute=True)))
+ONE_SITE = (
+    _COLUMNS.where(pages.c.site_id == bindparam("site", type_=BigInteger))
+    .where(pages.c.url_hash >= bindparam("first", type_=BigInteger))
+    .order_by(pages.c.url_hash)
+    .limit(bindparam("most", type_=BigInteger))
+)
+_LEAST, _MOST = -(2**63), 2**63 - 1
+# Of a checksum in hex; half of them are compared.
+_DIGITS = 64
+_VALUE_OF = np.full(256, 255, np.uint8)
+_VALUE_OF[list(b"0123456789abcdef")] = range(16)
+_LEFT_OUT = 255
+# Beside outcomes, in what `read_range` counts: pages whose links are no hashes, and are left out.
+DAMAGED = "damaged links"
+
+
+def rows_about(engine: Engine) -> int:
+    """About how many rows there are, at no cost: the highest number that one has."""
+    with transaction(engine) as connection:
+        return connection.execute(select(func.max(pages.c.id))).scalar() or 0
+
+
+def read_range(connection: Connection, plan: Plan, folder: Path, number: int) -> dict[str, int]:
+    """Puts down range `number` in `folder`; how many rows were left out, by outcome, and of how many pages the links.
+
+    ConvertError for a value that is not what its column is for.
+    """
+    counts: Counter[str] = Counter()
+    with Writer(folder, number) as writer:
+        for first, last in _questions(plan, number):
+            for rows in _asked(connection, plan, first, last):
+                try:
+                    _put(writer, _batch(rows), plan, first, last, counts)
+                except pa.ArrowException as error:
+                    raise ConvertError(f"table pages, around {rows[0][_URL]!r}: {error}") from None
+    return dict(counts)
+
+
+def _questions(plan: Plan, number: int) -> Iterator[tuple[int, int]]:
+    """Runs of sites for one question each; one that brings more than a batch alone stands alone."""
+    start, end = int(plan.bounds[number]), int(plan.bounds[number + 1])
+    # A large site begins a run of its own: what was gathered before it is enough.
+    rows = np.minimum(plan.rows[start:end], BATCH_ROWS)
+    begin = start
+    held = 0
+    for site in range(start, end):
+        more = int(rows[site - start])
+        if held and (held + more > BATCH_ROWS or site - begin == BATCH_SITES):
+            yield begin, site
+            begin, held = site, 0
+        held += more
+    if begin < end:
+        yield begin, end
+
+
+def _asked(connection: Connection, plan: Plan, first: int, last: int) -> Iterator[list[Any]]:
+    """The rows of these sites, a batch at a time."""
+    if last - first > 1 or plan.rows[first] <= BATCH_ROWS:
+        rows = _fetched(connection, SOME_SITES, sites=plan.hashes[first:last].tolist())
+        if rows:
+            yield rows
+        return
+    site, after = int(plan.hashes[first]), _LEAST
+    while rows := _fetched(connection, ONE_SITE, site=site, first=after, most=BATCH_ROWS):
+        yield rows
+        if len(rows) < BATCH_ROWS or rows[-1][1] == _MOST:
+            return
+        after = rows[-1][1] + 1
+
+
+def _fetched(connection: Connection, asked: Any, **values: Any) -> list[Any]:
+    """The driver's own tuples: making SQLAlchemy's rows of them would only cost time."""
+    result = connection.execute(asked, values)
+    try:
+        assert result.cursor is not None
+        return list(result.cursor.fetchall())
+    except connection.dialect.loaded_dbapi.Error as error:  # SQLite decodes texts no sooner
+        raise ConvertError(f"table pages cannot be read: {error}") from None
+    finally:
+        result.close()
+
+
+def _batch(rows: list[Any]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _READ, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_READ)
+
+
+def _put(
+    writer: Writer, batch: pa.RecordBatch, plan: Plan, first: int, last: int, counts: Counter[str]
+) -> None:
+    kind = pc.fill_null(pc.index_in(batch.column("outcome"), value_set=pa.array(KINDS)), _LEFT_OUT).to_numpy()
+    for outcome in batch.column("outcome").filter(pa.array(kind == _LEFT_OUT)).to_pylist():
+        counts[outcome] += 1
+    site = _places(batch.column("site_id").to_numpy(), plan, first, last)
+    order = np.lexsort((batch.column("url_hash").to_numpy(), site))
+    order = order[kind[order] != _LEFT_OUT]
+    batch, kind = batch.take(pa.array(order)), kind[order].astype(np.uint8)
+    lengths, links = _links(batch.column("links"), counts)
+    rows = Rows(
+        site=site[order].astype(np.int32),
+        url_hash=batch.column("url_hash").to_numpy(),
+        url_length=pc.binary_length(batch.column("url")).to_numpy(),
+        kind=kind,
+        digest=_digests(batch.column("sha256"), batch.column("size").to_numpy()),
+        named=_named(batch, kind),
+        links=lengths,
+    )
+    writer.put(rows, batch.select(TEXTS.names), links)
+
+
+def _places(site_id: np.ndarray, plan: Plan, first: int, last: int) -> np.ndarray:
+    """Of each row the place of its site in the plan."""
+    hashes = plan.hashes[first:last]
+    order = np.argsort(hashes)
+    return first + order[np.searchsorted(hashes[order], site_id)]
+
+
+def _links(column: pa.BinaryArray, counts: Counter[str]) -> tuple[np.ndarray, memoryview]:
+    """How many links each row has, and all their bytes; of a row whose bytes are no hashes none, which is counted."""
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    damaged = lengths % 8 != 0
+    if damaged.any():
+        counts[DAMAGED] += int(damaged.sum())
+        return _links(pc.if_else(pa.array(damaged), pa.scalar(b"", pa.binary()), column), counts)
+    values = column.buffers()[2]
+    return lengths // 8, memoryview(values)[: lengths.sum()] if values else memoryview(b"")
+
+
+def _named(batch: pa.RecordBatch, kind: np.ndarray) -> np.ndarray:
+    """The hash of the URL that each duplicate and redirect names; 0 for all others."""
+    named = np.zeros(len(kind), np.uint64)
+    for this, column in ((DUPLICATE, "duplicate_of"), (REDIRECTED, "redirect")):
+        places = np.flatnonzero(kind == this)
+        for place, url in zip(places, batch.column(column).take(pa.array(places)).to_pylist(), strict=True):
+            named[place] = hash_of(url) if url else 0
+    return named
+
+
+def _digests(sha256: pa.StringArray, size: np.ndarray) -> np.ndarray:
+    """The first 128 bits of each checksum; zeros where it is none, and of bodies without a byte, which say nothing."""
+    found = np.zeros((len(sha256), 2), np.uint64)
+    _, offsets, text = sha256.buffers()
+    ends = np.frombuffer(offsets, np.int32)[: len(sha256) + 1]
+    whole = np.flatnonzero(np.diff(ends) == _DIGITS)
+    if len(whole):
+        digits = _VALUE_OF[_letters(np.frombuffer(text, np.uint8), ends, whole)[:, : _DIGITS // 2]]
+        found[whole] = (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8")
+        found[whole[(digits > 15).any(axis=1)]] = 0
+    found[size == 0] = 0
+    return found
+
+
+def _letters(text: np.ndarray, ends: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """The checksums of these rows, a letter a column; others between them are the exception, and cost a copy."""
+    held = text[ends[0] : ends[-1]]
+    if len(held) != len(whole) * _DIGITS:
+        held = text[ends[whole][:, np.newaxis] + np.arange(_DIGITS)]
+    return held.reshape(-1, _DIGITS)

@@ -1,0 +1,94 @@
+"""WHICH PAGE AGAIN: what a visit is worth against what it costs, for all pages of all sites, without looking at all.
+
+A visit is made where its value exceeds its price. Value: the freshness that it is expected to bring, weighted by the
+page's importance (value.py), from what earlier visits told of the page's changes (rates.py) and what its site signals
+(signals.py). Cost: seconds of a slot at the hour's pace. Price: one figure for all, found by feedback so that the
+budget is used up (price.py). How value and cost become one score is the mode (modes.py), which RECRAWL_MODE names or
+any dotted path; law.py is the one formula that all of ours are cases of. Pages stand in columns, grouped by host
+(columns.py); hosts are scored in turn, and each choice looks at the few candidates that this left (candidates.py).
+Where sites come one by one, as in the crawl, account.py keeps the budget and the price for all of them.
+
+Pure: arrays in, arrays out; no clock, no Redis, no Scrapy. Times are seconds since any epoch, the same in all calls;
+one that stands still or jumps back makes pages no older, and nothing else.
+
+`Recrawl` is in core.py. RecrawlError: what was given means nothing; says what came and what is wanted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from crawler.recrawl.core import Recrawl as Recrawl
+    from crawler.recrawl.view import PageView
+
+# name -> dotted path. Read without importing a mode, so that a command line is checked at once.
+NAMES = {
+    "default": "crawler.recrawl.modes.DEFAULT",
+    "importance": "crawler.recrawl.modes.IMPORTANCE",
+    "freshness": "crawler.recrawl.modes.FRESHNESS",
+    "staleness": "crawler.recrawl.modes.STALENESS",
+    "paper": "crawler.recrawl.modes.PAPER",
+    "round_robin": "crawler.recrawl.modes.ROUND_ROBIN",
+    "change_frequency": "crawler.recrawl.modes.CHANGE_FREQUENCY",
+    "importance_proportional": "crawler.recrawl.modes.IMPORTANCE_PROPORTIONAL",
+}
+
+
+class RecrawlError(ValueError):
+    """No such mode or page, an option it does not take, or numbers that mean nothing; says what is wanted."""
+
+
+class Mode(Protocol):
+    """A way to score pages; pure, and the same for the same view."""
+
+    # Whether view.price is the price of a slot's second, moved by feedback, and only pages above 0 are visited. Else
+    # the best are visited whatever their score, and where one site is asked alone, those above view.price.
+    priced: bool
+
+    def score(self, view: PageView) -> np.ndarray:
+        """float32 per page of the view, higher = sooner; finite, or -inf for "not now"."""
+
+
+def get(name: str) -> Mode:
+    """The mode of this name or dotted path: what stands there, called without arguments if it is a class."""
+    path = check(name)
+    from importlib import import_module
+
+    module, _, attribute = path.rpartition(".")
+    found = getattr(import_module(module), attribute)
+    return cast("Mode", found() if isinstance(found, type) else found)
+
+
+def check(name: str) -> str:
+    """The dotted path that `name` means; RecrawlError if nothing is there."""
+    if name in NAMES:
+        return NAMES[name]
+    module, _, attribute = name.rpartition(".")
+    if module and _is_mode(module, attribute):
+        return name
+    raise RecrawlError(
+        f"RECRAWL_MODE is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path to something with score "
+        "and priced"
+    )
+
+
+def __getattr__(name: str) -> Any:
+    # Arrays and compiler are imported by who makes a Recrawl, not by who checks a name.
+    if name == "Recrawl":
+        from crawler.recrawl.core import Recrawl
+
+        return Recrawl
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _is_mode(module: str, attribute: str) -> bool:
+    from importlib import import_module
+
+    try:
+        found = getattr(import_module(module), attribute, None)
+    except ImportError:
+        return False
+    return callable(getattr(found, "score", None)) and isinstance(getattr(found, "priced", None), bool)

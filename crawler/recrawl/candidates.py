@@ -1,0 +1,144 @@
+"""WHICH PAGES A CHOICE LOOKS AT: hosts are scored in turn, and of each the few best are kept until its next turn.
+
+Two levels, so that no choice scans all pages. A turn takes as many hosts as hold LOOKS pages for each one that a choice
+takes, so all come round within 1/LOOKS of the time in which all pages are visited once; where there are few pages, all
+of them each time. What a host keeps is as many as can be taken before its next turn; a choice looks at the first of
+each, scored anew at the moment's price.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crawler.recrawl.columns import Hosts
+from crawler.recrawl.compiling import compiled
+
+# Pages scored for each one taken: hosts come round in 2 % of a sweep, which costs 0.2 points of freshness at most.
+LOOKS = 50
+# Pages scored in any case: numpy's calls take longer than so many pages.
+LEAST_ROWS = 4096
+NOTHING = np.zeros(0, np.int64)
+
+
+class Candidates:
+    """The lists of all hosts, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.pool = np.zeros(1024, np.int64)  # rows; each host's list in one piece, best first
+        self.used = 0
+        self.at = NOTHING  # per host: where the rest of its list begins
+        self.left = NOTHING  # per host: how many are on it
+        self.ends = NOTHING  # per host in the order of turns: pages up to its last
+        self.turn = 0
+        self.urgent: set[int] = set()  # hosts whose turn comes at once
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all lists."""
+        return sum(array.nbytes for array in (self.pool, self.at, self.left, self.ends))
+
+    def changed(self, hosts: Hosts) -> None:
+        """Hosts or their rows are others than before: all lists are void."""
+        n = len(hosts.start)
+        self.at, self.left = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.used = 0
+        self.ends = np.cumsum(hosts.pages)
+        self.turn = self.turn if self.turn < n else 0
+
+    def next_hosts(self, rows: int) -> np.ndarray:
+        """Hosts whose turn it is, that hold at least so many pages together, or all; the urgent ones first."""
+        total = int(self.ends[-1]) if len(self.ends) else 0
+        if rows >= total:
+            self.urgent.clear()
+            return np.arange(len(self.ends))
+        before = int(self.ends[self.turn - 1]) if self.turn else 0
+        end = int(np.searchsorted(self.ends, before + rows)) + 1
+        found = np.arange(self.turn, min(end, len(self.ends)))
+        self.turn = 0 if end >= len(self.ends) else end
+        if self.urgent:
+            found = np.union1d(found, np.fromiter(self.urgent, np.int64))
+            self.urgent.clear()
+        return found
+
+    def keep(self, hosts: np.ndarray, rows: np.ndarray, kept: np.ndarray) -> None:
+        """New lists for these hosts: `kept` rows each, one host's after the other."""
+        self.left[hosts] = 0
+        if self.used + len(rows) > len(self.pool):
+            self._compact(len(rows))
+        self.at[hosts] = self.used + np.cumsum(kept) - kept
+        self.left[hosts] = kept
+        self.pool[self.used : self.used + len(rows)] = rows
+        self.used += len(rows)
+
+    def first(self) -> tuple[np.ndarray, np.ndarray]:
+        """Hosts that have a list, and the first row of each."""
+        hosts = np.flatnonzero(self.left)
+        return hosts, self.pool[self.at[hosts]]
+
+    def drop(self, hosts: np.ndarray) -> None:
+        """The first of these hosts' lists is done with."""
+        self.at[hosts] += 1
+        self.left[hosts] -= 1
+
+    def _compact(self, more: int) -> None:
+        hosts = np.flatnonzero(self.left)
+        left = self.left[hosts]
+        rows, _ = spread(self.at[hosts], left, hosts)
+        live = self.pool[rows]
+        self.pool = np.zeros(max(2 * (len(live) + more), len(self.pool)), np.int64)
+        self.pool[: len(live)] = live
+        self.at[hosts] = np.cumsum(left) - left
+        self.used = len(live)
+
+
+@compiled
+def spread(start: np.ndarray, count: np.ndarray, host: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of some hosts, and the host of each."""
+    total = count.sum()
+    rows, hosts = np.empty(total, np.int64), np.empty(total, np.int64)
+    at = 0
+    for i in range(len(start)):
+        for row in range(start[i], start[i] + count[i]):
+            rows[at], hosts[at] = row, host[i]
+            at += 1
+    return rows, hosts
+
+
+@compiled
+def best(score: np.ndarray, count: np.ndarray, most: int, floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of each host's scores, `count` each, places of the best above `floor`, best first, and how many these are."""
+    kept = np.zeros(len(count), np.int64)
+    places = np.empty(min(most * len(count), len(score)), np.int64)
+    at = begin = 0
+    for i in range(len(count)):
+        n = 0
+        for place in range(begin, begin + count[i]):
+            if not score[place] > floor or (n == most and score[place] <= score[places[at + n - 1]]):
+                continue
+            if n < most:
+                n += 1
+            slot = at + n - 1
+            while slot > at and score[places[slot - 1]] < score[place]:
+                places[slot] = places[slot - 1]
+                slot -= 1
+            places[slot] = place
+        kept[i] = n
+        at += n
+        begin += count[i]
+    return places[:at], kept
+
+
+@compiled
+def affordable(cost: np.ndarray, budget: float) -> tuple[np.ndarray, float]:
+    """Which of these, best first, are taken within the budget, and what is left of it.
+
+    One that does not fit is passed over. The first is taken in any case where there is a budget at all, so that a page
+    dearer than all of it has its turn; what is left is below 0 then.
+    """
+    taken = np.zeros(len(cost), np.bool_)
+    left = budget
+    for i in range(len(cost)):
+        if cost[i] <= left or (i == 0 and left > 0.0):
+            taken[i] = True
+            left -= cost[i]
+    return taken, left

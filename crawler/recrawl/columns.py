@@ -1,0 +1,267 @@
+"""Pages in columns, grouped by host: where a host's pages stand, and how they come and go.
+
+A page has a number, given once and never again; it stands in a row, and rows of one host are neighbours. As long as
+pages came grouped and none was added or removed, number and row are the same and nothing is kept of that. Else two maps
+lead from one to the other. A host that grows past its rows moves to the end with room to spare; one that loses a page
+fills the gap with its last. 22 bytes a page, 44 a host.
+
+Times are float32 seconds from `base`, which moves along: within months of it they are true to a second or better.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from crawler.recrawl import RecrawlError
+
+# Room that a host gets when it moves, over what it needs.
+SPARE = 1.5
+# Further from the base than this, in seconds, float32 would be coarser than a second: the base moves.
+FURTHEST = 2.0**23
+
+
+class Rows(NamedTuple):
+    """What is kept of each page, a row each."""
+
+    shape: (
+        np.ndarray
+    )  # float32: of the belief in its change rate; 0 before the first visit, then the host's is taken
+    time: np.ndarray  # float32: the belief's other half, seconds
+    last: np.ndarray  # float32: last visit, seconds from the base; NaN: when the clock is first seen
+    weight: np.ndarray  # float32: importance, 1 on average
+    size: np.ndarray  # float32: bytes of a visit
+    signals: np.ndarray  # uint8: since the last visit
+    fails: np.ndarray  # uint8: visits without an answer since the last one with
+
+
+class Hosts(NamedTuple):
+    """What is kept of each host, an element each."""
+
+    start: np.ndarray  # int64: first row
+    pages: np.ndarray  # int64: how many
+    room: np.ndarray  # int64: rows that are its own
+    offset: np.ndarray  # float32: logarithm of its mean change rate, from that of all
+    information: np.ndarray  # float32: on that
+    seen: np.ndarray  # float32 (n, 4): what its signals were worth (signals.py)
+    saves: np.ndarray  # float32: share of unchanged pages that are asked for at the cost of a head alone
+
+
+ROW_TYPES: tuple[type[np.generic], ...] = (*[np.float32] * 5, np.uint8, np.uint8)
+NOBODY = -1
+
+
+class Columns:
+    """All pages. Arrays may be replaced by any call that adds; so none is kept by others."""
+
+    def __init__(self, host: np.ndarray, given: Rows) -> None:
+        """`host` of each page, 0 and up, in any order; raises RecrawlError where it is none."""
+        host = _hosts(host)
+        self.base = math.nan  # until a time is known
+        self.row_of: np.ndarray | None = None
+        self.page_of: np.ndarray | None = None
+        self.numbers = len(host)
+        if (host[1:] < host[:-1]).any():
+            order = np.argsort(host, kind="stable")
+            given = Rows(*(column[order] for column in given))
+            self.page_of = order.astype(np.int64)
+            self.row_of = np.empty(len(host), np.int64)
+            self.row_of[order] = np.arange(len(host))
+        self.rows = given
+        count = np.bincount(host).astype(np.int64)
+        self.hosts = _new_hosts(count, np.cumsum(count) - count)
+        self.used = len(host)
+        # What was found of hosts' places, as long as it holds: hosts by their first row; samples by their size.
+        self._by_start: tuple[np.ndarray, np.ndarray] | None = None
+        self._samples: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    @property
+    def pages(self) -> int:
+        """How many there are."""
+        return int(self.hosts.pages.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all columns and maps."""
+        maps = [one for one in (self.row_of, self.page_of) if one is not None]
+        return sum(array.nbytes for array in (*self.rows, *self.hosts, *maps))
+
+    def rows_of(self, pages: np.ndarray) -> np.ndarray:
+        """Rows of these pages; RecrawlError if one is not there."""
+        pages = np.atleast_1d(np.asarray(pages, dtype=np.int64))
+        if len(pages) and not (pages.min() >= 0 and pages.max() < self.numbers):
+            raise RecrawlError(f"page {pages[(pages < 0) | (pages >= self.numbers)][0]} is not there")
+        if self.row_of is None:
+            return pages
+        rows: np.ndarray = self.row_of[pages]
+        if len(rows) and rows.min() < 0:
+            raise RecrawlError(f"page {pages[rows < 0][0]} was removed")
+        return rows
+
+    def pages_of(self, rows: np.ndarray) -> np.ndarray:
+        """Numbers of the pages in these rows."""
+        if self.page_of is None:
+            return rows
+        found: np.ndarray = self.page_of[rows]
+        return found
+
+    def host_of(self, rows: np.ndarray) -> np.ndarray:
+        """Host of each of these rows."""
+        if self._by_start is None:
+            order = np.argsort(self.hosts.start, kind="stable")
+            order = order[self.hosts.room[order] > 0]
+            self._by_start = order, self.hosts.start[order]
+        order, start = self._by_start
+        found: np.ndarray = order[np.searchsorted(start, rows, side="right") - 1]
+        return found
+
+    def sample(self, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows spread evenly over all pages, at most about so many, and the host of each."""
+        if most not in self._samples:
+            ends = np.cumsum(self.hosts.pages)
+            places = np.arange(0, self.pages, max(self.pages // most, 1))
+            host = np.searchsorted(ends, places, side="right")
+            rows = self.hosts.start[host] + places - (ends - self.hosts.pages)[host]
+            self._samples[most] = rows, host
+        return self._samples[most]
+
+    def of(self, host: int) -> slice:
+        """The rows of one host; RecrawlError if there is none such."""
+        if not 0 <= host < len(self.hosts.start):
+            raise RecrawlError(f"host {host} is not there; there are {len(self.hosts.start)}, from 0 on")
+        start = int(self.hosts.start[host])
+        return slice(start, start + int(self.hosts.pages[host]))
+
+    def add(self, host: np.ndarray, given: Rows) -> np.ndarray:
+        """New pages, of hosts that may be new; their numbers, in the order given."""
+        host = _hosts(host)
+        self._map()
+        self._grow_hosts(int(host.max(initial=-1)) + 1)
+        numbers = np.arange(self.numbers, self.numbers + len(host))
+        self.numbers += len(host)
+        rows = np.empty(len(host), np.int64)
+        order = np.argsort(host, kind="stable")
+        for some in np.split(order, np.flatnonzero(np.diff(host[order])) + 1) if len(host) else []:
+            rows[some] = self._make_room(int(host[some[0]]), len(some))
+        for column, values in zip(self.rows, given, strict=True):
+            column[rows] = values
+        assert self.row_of is not None and self.page_of is not None
+        self.row_of = np.concatenate([self.row_of, rows])
+        self.page_of[rows] = numbers
+        return numbers
+
+    def remove(self, pages: np.ndarray) -> np.ndarray:
+        """Takes these pages away; the hosts that they were of."""
+        rows = self.rows_of(np.unique(pages))
+        hosts = self.host_of(rows)
+        self._map()
+        self._forget()
+        assert self.row_of is not None and self.page_of is not None
+        # From the last row on, so that no row that is still to go is moved.
+        for row, host in sorted(zip(rows.tolist(), hosts.tolist(), strict=True), reverse=True):
+            self.hosts.pages[host] -= 1
+            last = int(self.hosts.start[host] + self.hosts.pages[host])
+            self.row_of[self.page_of[row]] = NOBODY
+            if last != row:
+                self._move(slice(last, last + 1), slice(row, row + 1))
+            self.page_of[last] = NOBODY
+        return np.unique(hosts)
+
+    def reach(self, host: int) -> None:
+        """The host is there from now on, if without pages."""
+        self._grow_hosts(host + 1)
+
+    @property
+    def furthest(self) -> float:
+        """How far from the base the clock may be before the base must move."""
+        return FURTHEST
+
+    def rebase(self, base: float) -> None:
+        """Times count from here on; where the clock was never seen, from now."""
+        last = self.rows.last
+        last += np.float32(self.base - base)
+        self.base = base
+
+    def _forget(self) -> None:
+        """What was found of hosts' places holds no longer."""
+        self._by_start = None
+        self._samples = {}
+
+    def _map(self) -> None:
+        if self.row_of is None:
+            self.row_of = np.arange(self.numbers, dtype=np.int64)
+            self.page_of = np.full(len(self.rows.shape), NOBODY, np.int64)
+            self.page_of[: self.numbers] = self.row_of
+
+    def _grow_hosts(self, wanted: int) -> None:
+        missing = wanted - len(self.hosts.start)
+        if missing > 0:
+            nothing = np.zeros(missing, np.int64)
+            new = _new_hosts(nothing, nothing + self.used)
+            self._forget()
+            self.hosts = Hosts(*(np.concatenate(pair) for pair in zip(self.hosts, new, strict=True)))
+
+    def _make_room(self, host: int, more: int) -> np.ndarray:
+        """Rows for so many further pages of a host, behind those it has."""
+        hosts = self.hosts
+        needed = int(hosts.pages[host]) + more
+        if needed > hosts.room[host]:
+            self._relocate(host, int(needed * SPARE) if hosts.pages[host] else needed)
+        first = int(hosts.start[host] + hosts.pages[host])
+        hosts.pages[host] = needed
+        self._forget()
+        return np.arange(first, first + more)
+
+    def _relocate(self, host: int, room: int) -> None:
+        old = self.of(host)
+        self._reserve(self.used + room)
+        new = slice(self.used, self.used + old.stop - old.start)
+        self._move(old, new)
+        self.hosts.start[host] = self.used
+        self.hosts.room[host] = room
+        self._forget()
+        self.used += room
+
+    def _move(self, old: slice, new: slice) -> None:
+        assert self.row_of is not None and self.page_of is not None
+        for column in self.rows:
+            column[new] = column[old]
+        pages = self.page_of[old].copy()
+        self.page_of[old] = NOBODY
+        self.page_of[new] = pages
+        self.row_of[pages] = np.arange(new.start, new.stop)
+
+    def _reserve(self, rows: int) -> None:
+        there = len(self.rows.shape)
+        if rows <= there:
+            return
+        more = max(rows, int(there * SPARE)) - there
+        self.rows = Rows(*(np.concatenate([c, np.zeros(more, c.dtype)]) for c in self.rows))
+        assert self.page_of is not None
+        self.page_of = np.concatenate([self.page_of, np.full(more, NOBODY, np.int64)])
+
+
+def _hosts(host: np.ndarray) -> np.ndarray:
+    found = np.atleast_1d(np.asarray(host))
+    if not len(found):
+        return np.zeros(0, np.int64)
+    if found.dtype.kind not in "iu" or found.min() < 0:
+        raise RecrawlError(
+            f"hosts are {found.dtype}, the least is {found.min()}; wanted whole numbers from 0 on"
+        )
+    return found
+
+
+def _new_hosts(count: np.ndarray, start: np.ndarray) -> Hosts:
+    n = len(count)
+    return Hosts(
+        start=start,
+        pages=count,
+        room=count.copy(),
+        offset=np.zeros(n, np.float32),
+        information=np.zeros(n, np.float32),
+        seen=np.zeros((n, 4), np.float32),
+        saves=np.zeros(n, np.float32),
+    )

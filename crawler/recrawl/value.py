@@ -1,0 +1,55 @@
+"""WHAT A VISIT IS WORTH: from what is believed of a page's change rate to the freshness that one visit brings.
+
+A page's change rate is not known: it is a Gamma distribution of shape a and rate b, b in seconds, so its mean is a/b
+changes a second. Everything here is that distribution's own answer and not the one at its mean: a page of which little
+is known is worth more. All functions take numbers, age in seconds, and are compiled.
+"""
+
+from __future__ import annotations
+
+import math
+
+from crawler.recrawl.compiling import compiled
+
+# Below this share of b, the difference of two nearly equal numbers would be noise: the first two terms of its series.
+SMALL = 1e-4
+# A page said to have changed so often since its visit that more would change nothing.
+LARGEST_EXPONENT = 60.0
+
+
+@compiled
+def current(a: float, b: float, age: float) -> float:
+    """Probability that the copy is still the page."""
+    return math.exp(-a * math.log1p(age / b))
+
+
+@compiled
+def visit_value(a: float, b: float, age: float) -> float:
+    """Seconds of freshness that a visit now adds to a page visited each `age` seconds.
+
+    The integral over u from 0 to age of current(u) - current(age): what more frequent visits would add at the margin.
+    Rises with age; bounded by (b/(a-1)) for a > 1, without bound else, so that nobody is given up unknown.
+    """
+    x = age / b
+    if x < SMALL:
+        return a * b * x * x * (0.5 - (a + 1.0) * x / 3.0)
+    log = math.log1p(x)
+    fresh = b * log if a == 1.0 else -b * math.expm1((1.0 - a) * log) / (a - 1.0)
+    return fresh - age * math.exp(-a * log)
+
+
+@compiled
+def effective_age(a: float, b: float, age: float, signals: int, recall: float, false: float) -> float:
+    """The age at which a page of a host without signals would be as surely current as this one is.
+
+    `recall`: share of changes that the host signals; `false`: signals without a change, for each change. Silence of a
+    host that signals most changes keeps a page young; each signal makes it older, the more the rarer false ones are.
+    Exact where recall is 0 or 1, between them an interpolation.
+    """
+    if recall <= 0.0:
+        return age
+    silent = b + (1.0 - recall) * age
+    if signals == 0:
+        return silent - b
+    exponent = signals / a * math.log1p(recall / max(false, 1e-12))
+    return silent * math.exp(min(exponent, LARGEST_EXPONENT)) - b

@@ -1,0 +1,150 @@
+"""The graph of blocks: the sites that weigh most, and how their pages link to each other (paper 003's block graph)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import func, select
+
+from crawler.sites.canonical import host_of
+from crawler.store.database import transaction
+from crawler.store.ranks import in_force
+from crawler.store.reading import in_stretches
+from crawler.store.tables import pages, site_ranks, sites
+from crawler.views.drawing import Edge, Node, Picture, graph
+
+if TYPE_CHECKING:
+    from crawler.reports import Crawl
+
+MOST_BLOCKS = 50
+# Ties that are drawn, the strongest ones: more are a mesh in which nothing is seen.
+MOST_TIES = 120
+# Blocks and links with a line of their own.
+MOST_LINES = 15
+
+
+def figures(crawl: Crawl) -> dict[str, Any]:
+    """The MOST_BLOCKS hosts of the highest rank, or with the most pages before any ranking, and links between them.
+
+    A link's weight is the number of stored pages of one host that name the other. `by` says which of the two ordered
+    them.
+    """
+    by, weights = _heaviest(crawl)
+    links = _links(crawl, weights)
+    return {
+        "by": by,
+        "blocks": [{"host": host, "weight": weight} for host, weight in weights.items()],
+        "links": [
+            {"source": source, "target": target, "pages": many}
+            for (source, target), many in sorted(links.items(), key=lambda one: (-one[1], one[0]))
+        ],
+    }
+
+
+def _heaviest(crawl: Crawl) -> tuple[str, dict[str, float]]:
+    run = in_force().scalar_subquery()
+    ranked = (
+        select(sites.c.site, site_ranks.c.importance)
+        .join(site_ranks, site_ranks.c.site_id == sites.c.site_id)
+        .where(site_ranks.c.run == run)
+        .order_by(site_ranks.c.importance.desc())
+    )
+    with transaction(crawl.engine) as db:
+        found = db.execute(ranked.limit(2 * MOST_BLOCKS)).all()
+    if found:
+        return "importance", _by_host((site, float(weight)) for site, weight in found)
+    counted = (
+        select(pages.c.site_id, func.count()).where(pages.c.outcome == "stored").group_by(pages.c.site_id)
+    )
+    many: Counter[int] = Counter()
+    for site_id, number in in_stretches(crawl.engine, pages, counted):
+        many[site_id] += number
+    most = dict(many.most_common(2 * MOST_BLOCKS))
+    with transaction(crawl.engine) as db:
+        names = db.execute(select(sites.c.site, sites.c.site_id).where(sites.c.site_id.in_(most))).all()
+    by_pages = sorted(
+        ((site, float(most[number])) for site, number in names), key=lambda one: (-one[1], one[0])
+    )
+    return "pages", _by_host(by_pages)
+
+
+def _by_host(found: Any) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for site, weight in found:
+        host = host_of(site)
+        weights[host] = weights.get(host, 0.0) + weight
+    return dict(sorted(weights.items(), key=lambda one: (-one[1], one[0]))[:MOST_BLOCKS])
+
+
+def _links(crawl: Crawl, hosts: dict[str, float]) -> Counter[tuple[str, str]]:
+    """Pages of one host that name another one of these."""
+    with transaction(crawl.engine) as db:
+        rows = db.execute(select(sites.c.site_id, sites.c.site)).all() if len(hosts) > 1 else []
+    source = {site_id: host_of(site) for site_id, site in rows if host_of(site) in hosts}
+    asked = select(pages.c.site_id, pages.c.outside_hosts).where(
+        pages.c.outcome == "stored", pages.c.outside_hosts.is_not(None)
+    )
+    links: Counter[tuple[str, str]] = Counter()
+    decode = msgspec.json.Decoder(list[str]).decode
+    for site_id, words in in_stretches(crawl.engine, pages, asked) if source else ():
+        if (one := source.get(site_id)) is not None:
+            links.update((one, other) for other in decode(words) if other in hosts and other != one)
+    return links
+
+
+def text(found: dict[str, Any]) -> str:
+    """The heaviest blocks, then the strongest ties."""
+    if not found["blocks"]:
+        return "  no page is stored yet"
+    lines = [f"  {one['weight']:>12,.2f}  {one['host']}" for one in found["blocks"][:MOST_LINES]]
+    lines[0] += f"   ({found['by']})"
+    lines += [
+        f"  {one['pages']:>12,}  {one['source']} -> {one['target']}" for one in found["links"][:MOST_LINES]
+    ]
+    return "\n".join(lines)
+
+
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each link."""
+    return list(found["links"])
+
+
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """Blocks that link to each other near each other."""
+    if not found["links"]:
+        return []
+    title = (
+        f"The {len(found['blocks'])} blocks that weigh most, by {found['by']}, and the pages that link them"
+    )
+    return [Picture(title, graph(*_placed(found), title), wide=True)]
+
+
+def _placed(found: dict[str, Any]) -> tuple[list[Node], list[Edge]]:
+    """Nodes with their places; the same figures give the same picture."""
+    import networkx  # takes a while to import, and only pictures need it
+
+    drawn = networkx.Graph()
+    drawn.add_nodes_from(one["host"] for one in found["blocks"])
+    for one in found["links"]:
+        before = drawn.get_edge_data(one["source"], one["target"], {"weight": 0})["weight"]
+        drawn.add_edge(one["source"], one["target"], weight=before + one["pages"])
+    places = networkx.spring_layout(drawn, seed=1, k=1.2 / max(len(drawn), 1) ** 0.5)
+    low = min(min(place) for place in places.values())
+    high = max(max(place) for place in places.values())
+    wide = (high - low) or 1.0
+    most = max(one["weight"] for one in found["blocks"]) or 1.0
+    number = {one["host"]: at for at, one in enumerate(found["blocks"])}
+    nodes = [
+        Node(
+            one["host"],
+            (places[one["host"]][0] - low) / wide,
+            (places[one["host"]][1] - low) / wide,
+            one["weight"] / most,
+        )
+        for one in found["blocks"]
+    ]
+    ties = sorted(drawn.edges(data="weight"), key=lambda tie: (-tie[2], tie))[:MOST_TIES]
+    edges = [Edge(number[one], number[other], weight / ties[0][2]) for one, other, weight in ties]
+    return nodes, edges

@@ -1,0 +1,131 @@
+"""How fresh the copy is believed to be, what rechecking it costs, and what it asks next.
+
+With a URL (`--url`): why that page is asked when it is. Believed, not known: a page's change rate is what its visits so
+far make likely (crawler.recrawl).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from crawler.sites import connection
+from crawler.sites.connection import ServerAwayError
+from crawler.sites.queue import SiteQueue
+from crawler.store.joining import joined
+from crawler.store.server import ServerError
+
+if TYPE_CHECKING:
+    from crawler.reports import Crawl
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
+
+
+def figures(crawl: Crawl) -> dict[str, Any]:
+    """Of all sites that recheck has looked at, or of one page."""
+    import numpy as np
+
+    from crawler.store import freshness
+
+    account = freshness.account_of(_fields(crawl))
+    if crawl.url:
+        return freshness.explained(crawl.engine, crawl.options, account, crawl.url)
+    found = freshness.standing(crawl.engine, crawl.options, account)
+    if not found:
+        return {"pages": 0}
+    current, age, weight = (
+        np.concatenate([getattr(site, name) for site in found]) for name in ("current", "age", "weight")
+    )
+    return {
+        "pages": len(current),
+        "sites": len(found),
+        "believed_fresh": float(current.mean()),
+        "believed_fresh_by_importance": float((current * weight).sum() / max(float(weight.sum()), 1e-12)),
+        "staleness_median_seconds": float(np.median(age)),
+        "staleness_mean_seconds": float(age.mean()),
+        "staleness_longest_seconds": float(age.max()),
+        "staleness_shares": {
+            f"{bound:.0f}": float((age <= bound).mean()) for bound in freshness.STALE_BOUNDS
+        },
+        "asked_last_hour": int((age <= HOUR).sum()),
+        "budget_per_hour": freshness.budget(crawl.engine, crawl.options),
+        "price": account.price if account else None,
+        "due_within_hours": {
+            str(hours): sum(site.due.get(hours, 0) for site in found) for hours in freshness.AHEAD
+        }
+        if account and account.price > 0
+        else None,
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """For a person."""
+    if "url" in found:
+        return _page_text(found)
+    if not found["pages"]:
+        return "Recheck has looked at no page yet."
+    lines = [
+        f"{found['pages']:,} pages on {found['sites']:,} sites; believed to be as we have them: "
+        f"{found['believed_fresh']:.1%}, by importance {found['believed_fresh_by_importance']:.1%}",
+        f"last asked: half within {span(found['staleness_median_seconds'])}, "
+        f"on average {span(found['staleness_mean_seconds'])} ago, "
+        f"longest {span(found['staleness_longest_seconds'])} ago",
+        *(
+            f"  within {span(float(bound)):12} {share:7.1%}"
+            for bound, share in found["staleness_shares"].items()
+        ),
+        f"asked in the last hour: {found['asked_last_hour']:,} pages; the budget has "
+        f"{found['budget_per_hour']:,.1f} requests an hour",
+    ]
+    if found["due_within_hours"] is None:
+        return "\n".join([*lines, "what comes next is not known: there is no price yet, or Redis is away"])
+    lines.append("worth a visit, if nothing were asked before:")
+    lines += [f"  within {hours:>2} h {many:12,}" for hours, many in found["due_within_hours"].items()]
+    return "\n".join(lines)
+
+
+def span(seconds: float) -> str:
+    """A time as a person says it."""
+    for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _page_text(found: dict[str, Any]) -> str:
+    rate = found["changes_a_day"]
+    lines = [
+        found["url"],
+        f"  last asked {span(found['age_seconds'])} ago; state {found['state']}",
+        f"  it is thought to change {rate:.3g} times a day (once in {span(DAY / rate)})",
+        f"  so the copy is still the page with a probability of {found['current']:.1%}",
+        f"  importance {found['importance']:.2f}, where 1 is the average page's",
+        f"  a visit now is worth {found['value_seconds']:,.0f} seconds of freshness, before importance",
+        f"  it costs {found['cost_seconds']:,.2f} seconds of the budget",
+    ]
+    if "score" not in found:
+        return "\n".join([*lines, "  there is no price yet, or Redis is away: when it is asked is not known"])
+    wait = found["worth_it_in_seconds"]
+    when = "not within a year" if wait is None else "now" if not wait else f"in {span(wait)}"
+    lines += [
+        f"  at a price of {found['price']:.3g} its score in mode {found['mode']} is {found['score']:.3g}; "
+        f"pages above {found['floor']:.3g} are asked",
+        f"  it is worth a visit {when}",
+    ]
+    return "\n".join(lines)
+
+
+def _fields(crawl: Crawl) -> dict[str, float]:
+    """Recheck's account as the queue keeps it; nothing where Redis is away."""
+    with suppress(ServerAwayError, ServerError), joined(crawl.settings, crawl.options):
+        return asyncio.run(_ask(crawl))
+    return {}
+
+
+async def _ask(crawl: Crawl) -> dict[str, float]:
+    client = connection.connect(crawl.settings)
+    try:
+        return await SiteQueue(client, crawl.options).account()
+    finally:
+        await client.aclose()

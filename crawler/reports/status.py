@@ -1,0 +1,185 @@
+"""Which sites are ill now, since when and why; how often each answered, and how fast (paper 002)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import func, select
+
+from crawler.printable import printable
+from crawler.records import status_in_words
+from crawler.store.database import transaction
+from crawler.store.tables import health, sites
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from crawler.reports import Crawl
+
+# Days that availability and times are told of, up to now.
+WINDOWS = (1, 7)
+PERCENTILES = (50, 95, 99)
+DAY_MS = 86_400_000
+# Lines of the text for each of its lists; --json and --csv have every site.
+MOST_LINES = 20
+# Sites whose checks are read at a time: a week of 20 are 40,000 rows at five minutes.
+SITES_AT_A_TIME = 20
+_ANSWERS = ("normal", "delayed")
+_WORST = ("disconnected", "error", "delayed", "normal")
+
+
+class _Seen(NamedTuple):
+    """One check."""
+
+    at: int
+    health: str
+    latency_ms: int | None
+
+
+def figures(crawl: Crawl) -> dict[str, Any]:
+    """Every site that was ever checked, the worst and longest ill first.
+
+    Availability is the share of checks that were answered, normal or delayed; percentiles are of the answers' times to
+    the head, in ms. None: there was no check, or no answer, in that window. Times: ms since 1970.
+    """
+    now = time.time_ns() // 1_000_000
+    with transaction(crawl.engine) as connection:
+        unknown = connection.execute(
+            select(func.count()).select_from(sites).where(sites.c.health.is_(None))
+        ).scalar_one()
+    found = [_figures_of(row, seen, now) for row, seen in _checked(crawl.engine, now)]
+    found.sort(key=lambda one: (_WORST.index(one["health"]), one["since"], one["site"]))
+    many = Counter(one["health"] for one in found)
+    return {
+        "now": now,
+        "sites": len(found),
+        "never_checked": unknown,
+        "by_health": {word: many[word] for word in _WORST},
+        "by_site": found,
+    }
+
+
+def _checked(engine: Engine, now: int) -> Iterator[tuple[Any, list[_Seen]]]:
+    """The sites in turn, each with its checks within the longest window."""
+    last: int | None = None
+    while True:
+        asked = (
+            select(
+                *(sites.c.site_id, sites.c.site, sites.c.health, sites.c.health_since),
+                *(sites.c.health_status, sites.c.health_at, sites.c.health_told),
+            )
+            .where(sites.c.health.is_not(None))
+            .order_by(sites.c.site_id)
+            .limit(SITES_AT_A_TIME)
+        )
+        with transaction(engine) as connection:
+            rows = connection.execute(asked if last is None else asked.where(sites.c.site_id > last)).all()
+            seen: dict[int, list[_Seen]] = {row.site_id: [] for row in rows}
+            checks = select(
+                health.c.site_id, health.c.checked_at, health.c.health, health.c.latency_ms
+            ).where(health.c.site_id.in_(seen), health.c.checked_at > now - max(WINDOWS) * DAY_MS)
+            for site, *check in connection.execute(checks):
+                seen[site].append(_Seen(*check))
+        if not rows:
+            return
+        last = rows[-1].site_id
+        for row in rows:
+            yield row, seen[row.site_id]
+
+
+def _figures_of(row: Any, seen: list[_Seen], now: int) -> dict[str, Any]:
+    found = {
+        "site": row.site,
+        "health": row.health,
+        "since": row.health_since,
+        "why": status_in_words(row.health_status),
+        "status": row.health_status,
+        "checked_at": row.health_at,
+        "flaps": row.health_told != row.health,
+    }
+    for days in WINDOWS:
+        found |= _window([one for one in seen if one.at > now - days * DAY_MS], days)
+    return found
+
+
+def _window(seen: list[_Seen], days: int) -> dict[str, Any]:
+    answered = sum(one.health in _ANSWERS for one in seen)
+    times = sorted(one.latency_ms for one in seen if one.latency_ms is not None)
+    told: dict[str, Any] = {
+        f"checks_{days}d": len(seen),
+        f"availability_{days}d": round(answered / len(seen), 6) if seen else None,
+    }
+    for percentile in PERCENTILES:
+        told[f"p{percentile}_ms_{days}d"] = _percentile(times, percentile)
+    return told
+
+
+def _percentile(times: list[int], percentile: int) -> int | None:
+    """By nearest rank."""
+    return times[max(0, math.ceil(len(times) * percentile / 100) - 1)] if times else None
+
+
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each site."""
+    sites_found: list[dict[str, Any]] = found["by_site"]
+    return sites_found
+
+
+def text(found: dict[str, Any]) -> str:
+    """How many are how, who is ill, and who was away most."""
+    if not found["sites"]:
+        return (
+            "status: no site was checked yet; `scrapy crawl status` does, and `scrapy crawl site` by the way"
+        )
+    counts = ", ".join(f"{many:,} {word}" for word, many in found["by_health"].items() if many)
+    head = f"status of {found['sites']:,} {'site' if found['sites'] == 1 else 'sites'}: {counts}"
+    if found["never_checked"]:
+        head += f"; {found['never_checked']:,} were never checked"
+    ill = [one for one in found["by_site"] if one["health"] != "normal"]
+    worst = sorted(
+        (one for one in found["by_site"] if (one[_AVAILABILITY] or 1) < 1 or one[_AVAILABILITY] == 0),
+        key=lambda one: one[_AVAILABILITY],
+    )
+    parts = [head]
+    if ill:
+        parts.append(_list("ill now", [_ill(one, found["now"]) for one in ill]))
+    if worst:
+        parts.append(_list(f"away most in {WINDOWS[-1]} days", [_away(one) for one in worst]))
+    return "\n\n".join(parts)
+
+
+_AVAILABILITY = f"availability_{WINDOWS[-1]}d"
+
+
+def _list(title: str, lines: list[str]) -> str:
+    more = len(lines) - MOST_LINES
+    shown = lines[:MOST_LINES] + ([f"  … and {more:,} more"] if more > 0 else [])
+    return "\n".join([f"{title}:", *shown])
+
+
+def _ill(one: dict[str, Any], now: int) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["since"] / 1000))
+    flaps = ", flaps" if one["flaps"] else ""
+    lasts = _duration((now - one["since"]) / 1000)
+    return f"  {one['health']:<12}  since {since} ({lasts})  {printable(one['site'])}: {one['why']}{flaps}"
+
+
+def _away(one: dict[str, Any]) -> str:
+    times = ", ".join(
+        f"p{percentile} {one[f'p{percentile}_ms_{WINDOWS[-1]}d']:,} ms"
+        for percentile in PERCENTILES
+        if one[f"p{percentile}_ms_{WINDOWS[-1]}d"] is not None
+    )
+    checks = one[f"checks_{WINDOWS[-1]}d"]
+    return f"  {one[_AVAILABILITY]:7.2%} of {checks:,} checks  {printable(one['site'])}{f'  {times}' if times else ''}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

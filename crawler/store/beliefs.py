@@ -1,0 +1,156 @@
+"""What is believed of pages' change rates: one site's columns of crawler.recrawl, kept in the tables and brought up.
+
+Estimates are made here alone, by whoever packs what recheck asks. What happened since they were last kept stands in
+`pages`: when each was last checked, and when it last changed. So nothing is lost with an agent, nor with a packer: the
+next one finds the same again. Where a site's columns are lost or cannot be read, they begin anew from its pages.
+
+Raises DatabaseError as crawler.store.database does.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import and_, delete, func, insert, select
+
+from crawler.recrawl import Recrawl
+from crawler.recrawl.packing import UnreadableError
+from crawler.store.database import transaction
+from crawler.store.ranks import importance
+from crawler.store.tables import beliefs, pages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Engine
+
+    from crawler.recrawl.account import Mean
+
+logger = logging.getLogger("planner")
+
+# A visit is a new one where it is later than the kept one by more than these are rounded, seconds.
+ROUNDED = 0.002
+ROUNDED_SHARE = 2.0**-23
+
+
+class Believed(NamedTuple):
+    """One site: its pages' rows in the tables by the numbers that they have in `recrawl`, where it is host 0."""
+
+    recrawl: Recrawl
+    rows: dict[int, Any]
+
+
+def believed(engine: Engine, site_id: int, mode: str, mean: Mean | None, **options: Any) -> Believed:
+    """A site as it stands now: what was kept, and what its pages say since."""
+    rows = _rows(engine, site_id)
+    recrawl = Recrawl([], [], mode=mode, **options)
+    if mean is not None:
+        recrawl.mean = mean
+    numbers = _kept(engine, site_id, recrawl)
+    _forget_gone(recrawl, numbers, rows)
+    _learn(recrawl, numbers, rows)
+    _add_new(recrawl, numbers, rows)
+    weights = importance(engine, site_id)
+    found = {numbers[row.url_hash]: row for row in rows}
+    if weights and found:
+        recrawl.note(list(found), weight=[weights.get(row.url_hash, 1.0) for row in found.values()])
+    return Believed(recrawl, found)
+
+
+def keep(engine: Engine, site_id: int, site: Believed, looked_ms: int, wake_ms: int) -> None:
+    """For the next time."""
+    order = site.recrawl.pages(0)
+    hashes = np.array([site.rows[int(number)].url_hash for number in order], dtype="<i8")
+    values = {
+        "site_id": site_id,
+        "pages": len(order),
+        "looked_at": looked_ms,
+        "wake_at": wake_ms,
+        "url_hashes": hashes.tobytes(),
+        "packed": site.recrawl.pack(0),
+    }
+    with transaction(engine) as connection:
+        connection.execute(delete(beliefs).where(beliefs.c.site_id == site_id))
+        connection.execute(insert(beliefs), values)
+
+
+def many(engine: Engine) -> int:
+    """Pages that recheck looks after, over all sites, as far as they were looked at."""
+    with transaction(engine) as connection:
+        return int(connection.execute(select(func.sum(beliefs.c.pages))).scalar() or 0)
+
+
+def last_seen_ms(row: Any) -> int:
+    """When a page was last heard of."""
+    return int(max(row.fetched_at, row.last_checked or 0))
+
+
+def _rows(engine: Engine, site_id: int) -> list[Any]:
+    """Pages that were loaded and are not dead, of one site."""
+    asked = select(*_COLUMNS).where(
+        and_(pages.c.site_id == site_id, pages.c.sha256.is_not(None), pages.c.state != "dead")
+    )
+    with transaction(engine) as connection:
+        return list(connection.execute(asked).all())
+
+
+_COLUMNS = (
+    *(
+        pages.c.url_hash,
+        pages.c.url,
+        pages.c.state,
+        pages.c.depth,
+        pages.c.sha256,
+        pages.c.size,
+        pages.c.etag,
+    ),
+    *(pages.c.last_modified, pages.c.fetched_at, pages.c.last_checked, pages.c.last_changed),
+)
+
+
+def _kept(engine: Engine, site_id: int, recrawl: Recrawl) -> dict[int, int]:
+    """URL hash -> number of the page, of what was kept."""
+    asked = select(beliefs.c.url_hashes, beliefs.c.packed).where(beliefs.c.site_id == site_id)
+    with transaction(engine) as connection:
+        row = connection.execute(asked).first()
+    if row is None:
+        return {}
+    hashes = np.frombuffer(row.url_hashes, dtype="<i8")
+    try:
+        numbers = recrawl.unpack(0, row.packed)
+    except UnreadableError as error:
+        logger.warning("what was believed of site %d begins anew: %s", site_id, error)
+        return {}
+    return dict(zip(hashes.tolist(), numbers.tolist(), strict=True))
+
+
+def _forget_gone(recrawl: Recrawl, numbers: dict[int, int], rows: list[Any]) -> None:
+    gone = set(numbers) - {row.url_hash for row in rows}
+    recrawl.remove([numbers.pop(one) for one in gone])
+
+
+def _learn(recrawl: Recrawl, numbers: Mapping[int, int], rows: list[Any]) -> None:
+    """Visits since, in the order of time."""
+    known = [row for row in rows if row.url_hash in numbers]
+    if not known:
+        return
+    last = dict(zip(numbers.values(), recrawl.last_visits(list(numbers.values())).tolist(), strict=True))
+    seen = sorted(
+        (last_seen_ms(row) / 1000, numbers[row.url_hash], row) for row in known if row.state == "visited"
+    )
+    for at, number, row in seen:
+        since = at - last[number]
+        if since > ROUNDED + ROUNDED_SHARE * since:
+            changed = row.last_changed is not None and row.last_changed / 1000 > last[number] + ROUNDED
+            recrawl.visited([number], at, changed)
+
+
+def _add_new(recrawl: Recrawl, numbers: dict[int, int], rows: list[Any]) -> None:
+    new = [row for row in rows if row.url_hash not in numbers]
+    if not new:
+        return
+    times = [last_seen_ms(row) / 1000 for row in new]
+    added = recrawl.add(np.zeros(len(new), np.int64), [row.size for row in new], last=times)
+    numbers.update(zip((row.url_hash for row in new), added.tolist(), strict=True))

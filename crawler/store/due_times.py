@@ -1,0 +1,77 @@
+"""What falls due by what was just stored: told to the queue between the commit and the acknowledgement.
+
+So a due time is in the queue for every page that the tables say is to be asked: where the coordinator dies in between,
+the records come again and it is told again. One that is too early costs a look, for whoever packs goes by the tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from crawler import states
+from crawler.records import Asked, Page, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import redis
+
+    from crawler.options import Options
+
+
+class Due(NamedTuple):
+    """What is to be told."""
+
+    revive: dict[str, int]  # site -> ms since 1970, the soonest
+    recheck: dict[str, int]
+    reopen: set[str]  # sites with pages that loading is to load again
+
+
+def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_seconds: float) -> Due:
+    """What these records make due; `recheck_seconds` 0: nothing is rechecked."""
+    due = Due({}, {}, set())
+    for record in records:
+        if isinstance(record, Page):
+            if (
+                record.outcome == "failed"
+                and states.load_event(record.outcome, record.status) == "not_loaded"
+            ):
+                _sooner(due.revive, record.site, record.fetched_at + int(delays[0] * 1000))
+            elif recheck_seconds and record.site not in due.recheck:
+                due.recheck[record.site] = record.fetched_at + int(recheck_seconds * 1000)
+        elif isinstance(record, Asked):
+            _note_asked(due, record, delays)
+            if recheck_seconds and record.answer == "answers":
+                _sooner(due.recheck, record.site, record.asked_at + int(recheck_seconds * 1000))
+    return due
+
+
+def _note_asked(due: Due, record: Asked, delays: tuple[float, float]) -> None:
+    following = states.NEXT.get((record.before, record.answer))
+    if following is None:
+        return
+    seconds = states.delay_until_next(following, delays)
+    if seconds is not None:
+        _sooner(due.revive, record.site, record.asked_at + int(seconds * 1000))
+    if record.answer in ("changed", "answers"):
+        due.reopen.add(record.site)
+
+
+def _sooner(times: dict[str, int], site: str, at: int) -> None:
+    times[site] = min(at, times.get(site, at))
+
+
+def tell(client: redis.Redis, prefix: str, options: Options, records: Iterable[Record]) -> None:
+    """Into the queue; a site that is due sooner stays so, and one that recheck has a time for keeps it."""
+    due = due_of(records, options.revive_delays, options.first_recheck_seconds)
+    if not any(due):
+        return
+    base = f"{prefix}:{{0}}:"
+    pipe = client.pipeline(transaction=False)
+    if due.revive:
+        pipe.zadd(f"{base}wake:revive", due.revive, lt=True)
+    if due.recheck:
+        pipe.zadd(f"{base}wake:recheck", due.recheck, nx=True)
+    if due.reopen:
+        pipe.sadd(f"{base}reopen", *due.reopen)
+    pipe.execute()

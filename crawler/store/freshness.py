@@ -1,0 +1,177 @@
+"""How fresh the copy is believed to be, and why a page is visited when it is: for `scrapy report freshness`.
+
+Reads what recheck kept of each site (crawler.store.beliefs), one at a time. The price is the queue's; where Redis
+is away, what hangs on it is left out. Raises DatabaseError;
+PageUnknownError for a URL that recheck does not look after.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from sqlalchemy import select
+
+from crawler.records import hash64
+from crawler.recrawl import Recrawl, value
+from crawler.recrawl import account as accounts
+from crawler.recrawl.packing import UnreadableError
+from crawler.store.beliefs import believed
+from crawler.store.database import DatabaseError, transaction
+from crawler.store.revisits import Revisits
+from crawler.store.tables import beliefs, pages, sites
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Engine
+
+    from crawler.options import Options
+    from crawler.recrawl.account import Account
+
+HOUR: Final = 3600.0
+DAY: Final = 86_400.0
+# Bounds of the staleness distribution, seconds.
+STALE_BOUNDS: Final = (HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY)
+# Hours ahead that are told of.
+AHEAD: Final = (1, 2, 3, 6, 12, 24)
+
+
+def account_of(fields: Mapping[str, float]) -> Account | None:
+    """The account that the queue keeps as these; None where there is none."""
+    return accounts.of(fields) if fields else None
+
+
+class PageUnknownError(DatabaseError):
+    """No page that recheck looks after has this URL."""
+
+
+class Site(NamedTuple):
+    """One site's share of the figures."""
+
+    current: np.ndarray  # probability that each page's copy is still the page
+    age: np.ndarray  # seconds since each page's last visit
+    weight: np.ndarray
+    due: dict[int, int]  # hours ahead -> pages that are worth a visit by then; empty without a price
+
+
+def standing(engine: Engine, options: Options, account: Account | None) -> list[Site]:
+    """Every site that recheck has looked at."""
+    now = time.time()
+    with transaction(engine) as connection:
+        known = list(connection.execute(select(beliefs.c.site_id)).scalars())
+    found = (_site(engine, one, options, account, now) for one in known)
+    return [site for site in found if site is not None]
+
+
+def budget(engine: Engine, options: Options) -> float:
+    """Visits an hour that the budget allows; 0: recheck never asks."""
+    seconds = Revisits(engine, options).sweep()
+    with transaction(engine) as connection:
+        many = sum(connection.execute(select(beliefs.c.pages)).scalars())
+    return many * HOUR / seconds if seconds else 0.0
+
+
+def explained(engine: Engine, options: Options, account: Account | None, url: str) -> dict[str, Any]:
+    """The parts of one page's score, as figures."""
+    with transaction(engine) as connection:
+        row = connection.execute(
+            select(pages.c.site_id, pages.c.url_hash, sites.c.site)
+            .join(sites, sites.c.site_id == pages.c.site_id)
+            .where(pages.c.url_hash == hash64(url), pages.c.url == url)
+        ).first()
+    if row is None:
+        raise PageUnknownError(
+            f"{url} is not among the pages; wanted the canonical URL of one that was loaded"
+        )
+    mean = account.mean if account else None
+    found = believed(
+        engine, row.site_id, options.recrawl_mode, mean, longest_seconds=options.recheck_longest_seconds
+    )
+    number = next((n for n, page in found.rows.items() if page.url_hash == row.url_hash), None)
+    if number is None:
+        raise PageUnknownError(f"{url} was never loaded, or is dead: recheck does not look after it")
+    return _parts(found.recrawl, number, found.rows[number], Revisits(engine, options), account)
+
+
+def _site(engine: Engine, site_id: int, options: Options, account: Account | None, now: float) -> Site | None:
+    asked = select(beliefs.c.packed).where(beliefs.c.site_id == site_id)
+    with transaction(engine) as connection:
+        packed = connection.execute(asked).scalar()
+    recrawl = Recrawl([], [], mode=options.recrawl_mode, longest_seconds=options.recheck_longest_seconds)
+    if account and account.mean:
+        recrawl.mean = account.mean
+    try:
+        numbers = recrawl.unpack(0, packed or b"")
+    except UnreadableError:
+        return None
+    view = recrawl.view(numbers, now, 1.0)
+    a, b = view.belief
+    current = np.exp(-a * np.log1p(view.age / b))
+    return Site(
+        current,
+        now - recrawl.last_visits(numbers),
+        view.weight,
+        _due(recrawl, numbers, options, account, now),
+    )
+
+
+def _due(
+    recrawl: Recrawl, numbers: np.ndarray, options: Options, account: Account | None, now: float
+) -> dict[int, int]:
+    """By the hour; costs as if the budget were requests alone."""
+    if account is None or account.price <= 0:
+        return {}
+    recrawl.price = account.price
+    recrawl.note(numbers, size=_request_cost(options, len(numbers)))
+    floor = 0.0 if recrawl.mode.priced else account.price
+    return {
+        hours: int((recrawl.mode.score(recrawl.view(numbers, now + hours * HOUR, 1.0)) > floor).sum())
+        for hours in AHEAD
+    }
+
+
+def _request_cost(options: Options, many: int) -> float:
+    rate = options.recheck_requests_per_hour or many * HOUR / max(options.recheck_interval_seconds, 1.0)
+    return HOUR / rate
+
+
+def _parts(
+    recrawl: Recrawl, number: int, row: Any, revisits: Revisits, account: Account | None
+) -> dict[str, Any]:
+    now = time.time()
+    cost = revisits.cost(row.size)
+    recrawl.note([number], size=cost)
+    view = recrawl.view([number], now, 1.0)
+    a, b = (float(one[0]) for one in view.belief)
+    age = float(view.age[0])
+    parts: dict[str, Any] = {
+        "url": row.url,
+        "state": row.state,
+        "mode": revisits.mode,
+        "age_seconds": now - float(recrawl.last_visits([number])[0]),
+        "changes_a_day": a / b * DAY,
+        "changes_seen": a - 0.5 if a > 0.5 else 0.0,
+        "current": value.current(a, b, age),
+        "importance": float(view.weight[0]),
+        "value_seconds": value.visit_value(a, b, age),
+        "cost_seconds": cost,
+        "price": account.price if account else None,
+    }
+    if account and account.price > 0:
+        recrawl.price = account.price
+        parts["floor"] = 0.0 if recrawl.mode.priced else account.price
+        parts["score"] = float(recrawl.mode.score(recrawl.view([number], now, 1.0))[0])
+        parts["worth_it_in_seconds"] = _worth_it_in(recrawl, number, now, account.price)
+    return parts
+
+
+def _worth_it_in(recrawl: Recrawl, number: int, now: float, price: float) -> float | None:
+    """Seconds until its score exceeds the floor, to a tenth; None: not within a year."""
+    floor = 0.0 if recrawl.mode.priced else price
+    waits = np.concatenate([[0.0], np.geomspace(1.0, 365 * DAY, 200)])
+    for wait in waits:
+        if recrawl.mode.score(recrawl.view([number], now + float(wait), 1.0))[0] > floor:
+            return float(wait)
+    return None

@@ -1,0 +1,225 @@
+"""What recheck and revive ask, packed for the agents shortly before it is due; and sites that are opened again.
+
+A part of the planner's process, so that writing never waits for it; of all that run, the one with the planner's lock
+packs. It reads the tables, agents never do. Nothing is asked by what the tables do not have yet: a site is packed once
+all is stored that was in the stream when it came to be packed. Killed at any moment it leaves no site without its due
+time; while the database is away nothing is packed.
+
+Raises redis.RedisError and DatabaseError as they come; `look` may be called again after either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import ColumnElement, and_, false, func, select, true
+
+from crawler import states
+from crawler.options import PLAIN
+from crawler.records import Work, hash64
+from crawler.recrawl import account as accounts
+from crawler.sites.asking import DIGEST_BYTES, AskedPage, Asking, pack
+from crawler.sites.canonical import path_of
+from crawler.store.database import check_version, open_database, transaction
+from crawler.store.reopening import checkpoint_from_tables
+from crawler.store.tables import pages
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from crawler.options import Options
+    from crawler.sites.planner import Loads
+    from crawler.sites.queue import SiteQueue
+    from crawler.store.revisits import Revisits
+
+logger = logging.getLogger("planner")
+
+LOOK_SECONDS: Final = 0.5
+LOCK_SECONDS: Final = 5.0
+# So long before it is due a site is packed.
+AHEAD_SECONDS: Final = 5.0
+# Sites of a work that are packed at one look.
+SITES_AT_A_TIME: Final = 100
+# Pages of one asking: what an agent does with them is lost to the next holder if it dies.
+PAGES_AT_A_TIME: Final = 1000
+# Pages that are due within this share of the time that they waited are asked along with those that are.
+EARLY_SHARE: Final = 0.05
+# A page of a site that is as good as shut costs no more than this many times what it costs when the site idles.
+DEAREST: Final = 20.0
+PACKED: Final[tuple[Work, ...]] = ("revive", "recheck")
+
+
+class Packer:
+    """One packer; call `look` again and again."""
+
+    def __init__(self, queue: SiteQueue, options: Options, name: str, loads: Loads) -> None:
+        self._queue = queue
+        self._options = options
+        self._name = name
+        self._loads = loads
+        self._revisits: Revisits | None = None
+        self._engine: Engine | None = None
+        self._first_seen: dict[tuple[str, str], int] = {}  # (work, site) -> server's time, ms
+        self._began = False
+
+    async def look(self) -> float:
+        """Pack what is due; seconds until it is worth looking again."""
+        if not await self._queue.plan(self._name, LOCK_SECONDS) or not self._opened():
+            return LOOK_SECONDS
+        if not self._began:
+            for work in PACKED:
+                await self._queue.take_back_held(work)
+            self._began = True
+        now_ms = int(await self._queue.server_seconds() * 1000)
+        done = await self._queue.works_done()
+        packed = 0
+        # What no agent asks would only fill the server's memory.
+        for work in (work for work in PACKED if work in done):
+            sites = await self._queue.to_pack(work, now_ms + int(AHEAD_SECONDS * 1000), SITES_AT_A_TIME)
+            for site in await self._stored(work, sites):
+                if work != "recheck" or self._options.recrawl_mode == PLAIN:
+                    packed += await self._pack(site, work, now_ms)
+                elif await self._in_budget():
+                    packed += await self._pack_chosen(site, now_ms)
+        for site in await self._stored("reopen", await self._queue.to_reopen(SITES_AT_A_TIME)):
+            await self._reopen(site)
+        return 0.0 if packed else LOOK_SECONDS
+
+    def _opened(self) -> bool:
+        """Whether there are tables to read."""
+        if self._engine is None:
+            engine = open_database(self._options.database)
+            if check_version(engine) is None:
+                return False
+            self._engine = engine
+            if self._options.recrawl_mode != PLAIN:
+                # Arrays and a compiler, for whose mode needs them.
+                from crawler.store.revisits import Revisits
+
+                self._revisits = Revisits(engine, self._options)
+        return True
+
+    async def _stored(self, what: str, sites: list[str]) -> list[str]:
+        """Those of the sites of which the tables have all that was told before they were first seen here."""
+        if not sites:
+            return []
+        # The time after they were listed: what a site's last holder told is older than that.
+        now_ms = int(await self._queue.server_seconds() * 1000)
+        oldest_ms = await self._queue.oldest_record_ms()
+        seen = {site: self._first_seen.get((what, site), now_ms) for site in sites}
+        ready = [site for site in sites if oldest_ms is None or oldest_ms > seen[site]]
+        self._first_seen = {key: at for key, at in self._first_seen.items() if key[0] != what} | {
+            (what, site): at for site, at in seen.items() if site not in set(ready)
+        }
+        return ready
+
+    async def _pack(self, site: str, work: Work, now_ms: int) -> bool:
+        """Pack what is due of a site, or say when something will be; whether something was.
+
+        Its due time is held up meanwhile, so that one that a coordinator tells in between is told apart.
+        """
+        due_ms = await self._queue.hold_up(site, work)
+        assert self._engine is not None
+        at_ms = max(due_ms, now_ms)
+        asking = await asyncio.to_thread(read_asking, self._engine, site, work, self._options, at_ms)
+        packed = bool(asking.pages) and await self._queue.pack(site, work, pack(asking))
+        if packed:
+            logger.debug("%s: %d pages packed for %s", site, len(asking.pages), work)
+        # Where it is in hand for this very work, what is due of it by now waits for the next lease.
+        await self._queue.release(site, work, at_ms if asking.pages else asking.next_due_ms)
+        return packed
+
+    async def _in_budget(self) -> bool:
+        """Whether recheck's account is not overdrawn; brings it up to date."""
+        assert self._revisits is not None
+        now = await self._queue.server_seconds()
+        account = accounts.brought_up(accounts.of(await self._queue.account()), now, self._revisits.window())
+        await self._queue.keep_account(account._asdict())
+        return account.saved >= 0
+
+    async def _pack_chosen(self, site: str, now_ms: int) -> bool:
+        """Pack what crawler.recrawl chooses of a site, as `_pack` does with what is due."""
+        due_ms = await self._queue.hold_up(site, "recheck")
+        assert self._revisits is not None
+        at_ms, account = max(due_ms, now_ms), accounts.of(await self._queue.account())
+        pace = self._pace(site, at_ms / 1000)
+        look = await asyncio.to_thread(
+            self._revisits.look, site, at_ms, due_ms or at_ms, account, pace, PAGES_AT_A_TIME
+        )
+        asking = Asking([_page(row) for row in look.rows], look.wake_ms)
+        packed = bool(asking.pages) and await self._queue.pack(site, "recheck", pack(asking))
+        if packed or not asking.pages:
+            await self._queue.keep_account(look.account._asdict())
+        if packed:
+            logger.debug("%s: %d pages chosen for recheck", site, len(asking.pages))
+        await self._queue.release(site, "recheck", at_ms if asking.pages else asking.next_due_ms)
+        return packed
+
+    def _pace(self, site: str, now: float) -> float:
+        """How much longer a page of the site takes in this hour than when it idles."""
+        from crawler.schedulers.law import FULL, UNKNOWN
+
+        seconds = self._options.hour_seconds
+        load = int(self._loads.hours([site], int(now // seconds), seconds).load[0, 0])
+        return 1.0 if load == UNKNOWN else min(FULL / max(FULL - load, 1), DEAREST)
+
+    async def _reopen(self, site: str) -> None:
+        assert self._engine is not None
+        offered, many = await self._queue.offered(site)
+        checkpoint = await asyncio.to_thread(checkpoint_from_tables, self._engine, site, offered)
+        opened = await self._queue.reopen(site, checkpoint or b"", many)
+        if opened and checkpoint:
+            logger.info("%s is opened again: pages of it are to be loaded", site)
+
+
+def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: int) -> Asking:
+    """The pages of a site that a work is to ask at a time, those that waited longest first, and when more are due."""
+    chosen, due, waited = due_pages(work, options)
+    until = at_ms + int(waited * EARLY_SHARE * 1000)
+    of_site = and_(pages.c.site_id == hash64(site), chosen)
+    columns = (*_COLUMNS, due.label("due"))
+    with transaction(engine) as db:
+        rows = db.execute(
+            select(*columns).where(of_site, due <= until).order_by(due).limit(PAGES_AT_A_TIME + 1)
+        ).all()
+        later = db.execute(select(func.min(due)).where(of_site, due > until)).scalar()
+    more = rows[PAGES_AT_A_TIME].due if len(rows) > PAGES_AT_A_TIME else later
+    return Asking([_page(row) for row in rows[:PAGES_AT_A_TIME]], int(more or 0))
+
+
+def due_pages(work: Work, options: Options) -> tuple[ColumnElement[bool], ColumnElement[int], float]:
+    """Which pages a work asks, when each is due (ms), and how many seconds it waited at least."""
+    return _revived(options) if work == "revive" else _rechecked(options)
+
+
+def _revived(options: Options) -> tuple[ColumnElement[bool], ColumnElement[int], float]:
+    due = func.coalesce(pages.c.next_check, pages.c.fetched_at)
+    return pages.c.state.in_(states.SILENT), due, min(options.revive_delays)
+
+
+def _rechecked(options: Options) -> tuple[ColumnElement[bool], ColumnElement[int], float]:
+    seconds = options.recheck_interval_seconds
+    due = func.coalesce(pages.c.last_checked, pages.c.fetched_at) + int(seconds * 1000)
+    return and_(pages.c.state == "visited", true() if seconds else false()), due, seconds
+
+
+_COLUMNS = (
+    *(pages.c.url, pages.c.state, pages.c.depth, pages.c.sha256, pages.c.size, pages.c.etag),
+    pages.c.last_modified,
+)
+
+
+def _page(row: Any) -> AskedPage:
+    loaded = row.sha256 is not None
+    return AskedPage(
+        path_of(row.url),
+        row.state,
+        row.depth,
+        loaded,
+        row.size if loaded else 0,
+        row.etag or "",
+        row.last_modified or "",
+        bytes.fromhex(row.sha256)[:DIGEST_BYTES] if loaded else b"",
+    )

@@ -1,0 +1,151 @@
+"""Which pages of a site recheck asks, and when the site is to be looked at next: crawler.recrawl, asked for one site.
+
+RECRAWL_MODE says what a visit is worth, the budget what may be spent; all sites share one account with one price. A
+site is looked at every LOOK_SHARE of the time in which the budget visits all pages once, or later where nothing of it
+will be worth a visit sooner. Hides how a budget in requests and bytes becomes one cost. Raises DatabaseError.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from crawler.records import hash64
+from crawler.recrawl import account as accounts
+from crawler.store import beliefs
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from crawler.options import Options
+    from crawler.recrawl import Recrawl
+    from crawler.recrawl.account import Account
+
+# Each look may give one visit to a page; so a page that changes all the time is asked at most so often in a sweep, and
+# looking more often costs more than it brings (docs/decisions).
+LOOK_SHARE: Final = 0.02
+SHORTEST_WINDOW_SECONDS: Final = 0.5
+# A site sleeps so many windows at most: the price moves meanwhile.
+LONGEST_SLEEP: Final = 10.0
+# Where the account could not bear all that was worth it, the site is looked at again after this share of a window.
+SOONER: Final = 0.25
+# Pages of all sites are counted so often.
+COUNT_SECONDS: Final = 30.0
+# The price begins at what this share of a first site's pages is worth when they have waited for a sweep.
+FIRST_QUANTILE: Final = 0.5
+
+
+class Look(NamedTuple):
+    """What came of looking at a site."""
+
+    rows: list[Any]  # of the tables, of the pages to ask, best first
+    wake_ms: int  # when to look again
+    account: Account
+    site: beliefs.Believed
+
+
+class Revisits:
+    """The looks of one process; keeps nothing but a count."""
+
+    def __init__(self, engine: Engine, options: Options) -> None:
+        self._engine = engine
+        self._options = options
+        self._pages = 0
+        self._counted = -math.inf
+
+    @property
+    def mode(self) -> str:
+        """RECRAWL_MODE."""
+        return self._options.recrawl_mode
+
+    def cost(self, size: float) -> float:
+        """What a visit takes of the account, in seconds."""
+        return accounts.cost_of(size, *self._budget())
+
+    def window(self) -> float:
+        """Seconds between two looks at a site; shorter only where nothing could be asked."""
+        return max(LOOK_SHARE * self.sweep(), SHORTEST_WINDOW_SECONDS)
+
+    def sweep(self) -> float:
+        """Seconds in which the budget visits all pages once."""
+        rate = self._options.recheck_requests_per_hour
+        if not rate:
+            return self._options.recheck_interval_seconds
+        return max(self._count(), 1) * accounts.HOUR / rate
+
+    def look(self, name: str, now_ms: int, due_ms: int, account: Account, pace: float, most: int) -> Look:
+        """Chooses, at most so many pages; `pace`: what this hour's visits cost, 1 where the site idles."""
+        now, key = now_ms / 1000, hash64(name)
+        found = beliefs.believed(
+            self._engine,
+            key,
+            self._options.recrawl_mode,
+            account.mean,
+            mean_rate=1 / self.sweep(),
+            longest_seconds=self._options.recheck_longest_seconds,
+        )
+        if not found.rows:
+            return Look([], 0, account, found)
+        self._count(at_least=len(found.rows))
+        asked, wake, account = self._worth_it(found, now, account, pace)
+        chosen = self._affordable(found, asked[:most], account)
+        cost, all_cost = (float(self._costs(found, some).sum()) for some in (chosen, asked))
+        if len(chosen) < len(asked):
+            wake = now + SOONER * self.window()
+        # What was left is wanted again at the next look, which comes so much sooner.
+        wanted = cost + SOONER * (all_cost - cost)
+        account = accounts.spent(account, cost, wanted, now - due_ms / 1000, self.window())
+        mean = found.recrawl.mean
+        account = account._replace(log_rate=mean.log_rate, information=mean.information)
+        looked = Look([found.rows[number] for number in chosen], int(wake * 1000), account, found)
+        beliefs.keep(self._engine, key, found, now_ms, looked.wake_ms)
+        return looked
+
+    def _worth_it(
+        self, found: beliefs.Believed, now: float, account: Account, pace: float
+    ) -> tuple[list[int], float, Account]:
+        """Numbers of the pages worth their price, best first, the time to look again, and the account with a price."""
+        recrawl, window = found.recrawl, self.window()
+        numbers = list(found.rows)
+        sizes = [found.rows[number].size for number in numbers]
+        recrawl.note(numbers, size=self._costs(found, numbers))
+        if account.price <= 0:
+            account = account._replace(price=self._first_price(recrawl, numbers, now))
+        recrawl.price = account.price
+        candidates, wake = recrawl.candidates(0, now, now + window, pace)
+        recrawl.note(numbers, size=sizes)
+        asked = [int(one) for one in candidates if found.rows[int(one)].state == "visited"]
+        return asked, min(max(wake, now + window), now + LONGEST_SLEEP * window), account
+
+    def _affordable(self, found: beliefs.Believed, asked: list[int], account: Account) -> list[int]:
+        """As many, the best, as the account can bear: it may be overdrawn by a window, and by one page."""
+        cost = np.cumsum(self._costs(found, asked))
+        return asked[: int(np.searchsorted(cost, max(account.saved, 0.0) + self.window())) + 1]
+
+    def _costs(self, found: beliefs.Believed, numbers: list[int]) -> np.ndarray:
+        """Of a visit to each of these, in seconds of the account."""
+        return np.array([self.cost(found.rows[one].size) for one in numbers])
+
+    def _budget(self) -> tuple[float, float]:
+        """Requests and bytes an hour."""
+        volume = self._options.recheck_bytes_per_hour or math.inf
+        rate = self._options.recheck_requests_per_hour
+        return rate or max(self._count(), 1) * accounts.HOUR / self._options.recheck_interval_seconds, volume
+
+    def _first_price(self, recrawl: Recrawl, numbers: list[int], now: float) -> float:
+        recrawl.price = 0.0
+        view = recrawl.view(numbers, now + min(self.sweep(), self._options.recheck_longest_seconds / 2), 1.0)
+        worth = recrawl.mode.score(view)
+        if recrawl.mode.priced:
+            worth = worth / view.cost
+        return max(float(np.quantile(worth, FIRST_QUANTILE)), 1e-9)
+
+    def _count(self, at_least: int = 0) -> int:
+        """Pages that recheck looks after."""
+        if time.monotonic() - self._counted > COUNT_SECONDS or at_least > self._pages:
+            self._pages, self._counted = beliefs.many(self._engine), time.monotonic()
+        self._pages = max(self._pages, at_least)
+        return self._pages

@@ -1,0 +1,266 @@
+"""Pictures of figures as SVG: texts, nothing loaded, no script. The same ones stand in reports and on the dashboard.
+
+Across they are laid out in per cent and down in pixels, so that a picture fills whatever width it is given and its
+words stay as large as they are on a phone. Colours are classes of style.css, for light and dark. Words may be
+strangers': they are cleaned and escaped here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from crawler.printable import printable
+
+# Pixels of a row, and of a line of words below or above a picture.
+ROW, LINE = 20, 18
+# Per cent of the width that names take, and where what stands behind them begins.
+NAMES, BEHIND = 28.0, 30.0
+# Steps of the scale of loads; series that can be told apart.
+STEPS, SERIES = 9, 6
+
+
+class Picture(NamedTuple):
+    """One picture: what it shows in a line, the SVG, and whether it wants all the width there is."""
+
+    title: str
+    svg: str
+    wide: bool = False
+
+
+class Bar(NamedTuple):
+    """One bar: its name, how long it is, and what is written behind it."""
+
+    name: str
+    value: float
+    told: str
+
+
+class HeatRow(NamedTuple):
+    """One row of a heat map: a share 0 to 1 a cell, None unknown; a cell that is not open is crossed out."""
+
+    name: str
+    cells: Sequence[float | None]
+    is_open: Sequence[bool] = ()
+
+
+class Column(NamedTuple):
+    """One column: what stands below it (empty: nothing), and the series that are stacked in it, from the ground up."""
+
+    name: str
+    parts: Sequence[float]
+
+
+class Node(NamedTuple):
+    """One node of a graph: its name, its place (0 to 1 both ways), its size (0 to 1)."""
+
+    name: str
+    x: float
+    y: float
+    size: float
+
+
+class Edge(NamedTuple):
+    """Nodes by their place in the list, and how strong their tie is, 0 to 1."""
+
+    source: int
+    target: int
+    weight: float
+
+
+def bars(rows: Sequence[Bar], about: str) -> str:
+    """Lying bars, one a row, the longest as long as there is room for."""
+    most = max((row.value for row in rows), default=0) or 1
+    parts = []
+    for number, row in enumerate(rows):
+        top = number * ROW
+        long = max(0.4 if row.value else 0, 50 * row.value / most)
+        parts.append(_clipped(0, top, NAMES, row.name))
+        parts.append(_rect(BEHIND, top + 4, long, ROW - 8, "s0", f"{row.name}: {row.told}"))
+        parts.append(_text(BEHIND + long + 1, top + 14, row.told, "dim"))
+    return _svg(len(rows) * ROW, parts, about)
+
+
+def heat(rows: Sequence[HeatRow], hours: Sequence[str], about: str, present: int | None = 0) -> str:
+    """A cell for each row and hour, its colour the stronger the more there is.
+
+    `present` is the hour that is marked; None: none is.
+    """
+    width = (100 - BEHIND) / max(len(hours), 1)
+    parts = [
+        _text(BEHIND + (at + 0.5) * width, 12, name, "dim", "middle")
+        for at, name in enumerate(hours)
+        if at % 3 == 0
+    ]
+    for number, row in enumerate(rows):
+        top = LINE + number * ROW
+        parts.append(_clipped(0, top, NAMES, row.name))
+        parts += [_cell(BEHIND + at * width, top, width, row, at, hours[at]) for at in range(len(row.cells))]
+    height = LINE + len(rows) * ROW
+    if present is not None and rows:
+        parts.append(_rect(BEHIND + present * width, LINE - 1, width, height - LINE + 1, "now", "this hour"))
+    return _svg(height + 2 * LINE, [*parts, *_scale(height + LINE // 2)], about)
+
+
+def columns(given: Sequence[Column], series: Sequence[str], about: str, height: int = 180) -> str:
+    """Standing columns with stacked series; the scale is written at the highest one."""
+    most = max((sum(one.parts) for one in given), default=0) or 1
+    width = 100 / max(len(given), 1)
+    parts = [_text(0, 12, f"{most:,.0f}", "dim"), *_legend(series)]
+    for number, one in enumerate(given):
+        ground = float(LINE + height)
+        for kind, part in enumerate(one.parts):
+            tall = height * part / most
+            ground -= tall
+            told = f"{one.name} {series[kind]}: {part:,.0f}"
+            parts.append(
+                _rect(number * width + width * 0.1, ground, width * 0.8, tall, f"s{kind % SERIES}", told)
+            )
+    parts.append(_line((0, LINE + height), (100, LINE + height), "axis"))
+    every = max(1, math.ceil(len(given) / 8))
+    parts += [
+        _text((at + 0.5) * width, LINE + height + 14, given[at].name, "dim", "middle")
+        for at in range(0, len(given), every)
+    ]
+    return _svg(height + 2 * LINE, parts, about)
+
+
+def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str, about: str) -> str:
+    """Points with both scales logarithmic, joined by lines; all of them above zero, in the order of x."""
+    height = 260
+    left, right = _decades(x for x, _ in points)
+    low, high = _decades(y for _, y in points)
+    places = [
+        (
+            8 + 90 * (math.log10(x) - left) / (right - left),
+            LINE + height * (high - math.log10(y)) / (high - low),
+        )
+        for x, y in points
+    ]
+    parts = _scales((left, right), (low, high), height)
+    parts += [_line(one, other, "trace") for one, other in itertools.pairwise(places)]
+    parts += [
+        _circle(*place, 2.5, "s0", f"{x_name} {x:.3g}, {y_name} {y:,.0f}")
+        for place, (x, y) in zip(places, points, strict=True)
+    ]
+    parts.append(_text(0, 12, y_name, "dim"))
+    parts.append(_text(100, height + 2 * LINE + 14, x_name, "dim", "end"))
+    return _svg(height + 3 * LINE, parts, about)
+
+
+def graph(nodes: Sequence[Node], edges: Sequence[Edge], about: str, height: int = 420) -> str:
+    """Nodes with their names, larger where there is more, and lines between them."""
+
+    def place(node: Node) -> tuple[float, float]:
+        return 8 + 84 * node.x, 14 + (height - 34) * node.y
+
+    parts = [
+        _line(place(nodes[edge.source]), place(nodes[edge.target]), f"edge w{min(4, int(edge.weight * 5))}")
+        for edge in edges
+    ]
+    for node in nodes:
+        x, y = place(node)
+        parts.append(_circle(x, y, 4 + 10 * node.size, "s0 node", node.name))
+        parts.append(_text(x, y + 16 + 10 * node.size, node.name, "small", "middle"))
+    return _svg(height, parts, about)
+
+
+# --- parts ------------------------------------------------------------------------------------------------
+
+
+def _decades(values: Iterable[float]) -> tuple[int, int]:
+    """The powers of ten that hold all of them; at least one apart."""
+    logs = [math.log10(value) for value in values] or [0.0]
+    low = math.floor(min(logs))
+    return low, max(low + 1, math.ceil(max(logs)))
+
+
+def _scales(across: tuple[int, int], up: tuple[int, int], height: int) -> list[str]:
+    parts = []
+    for power in range(across[0], across[1] + 1):
+        x = 8 + 90 * (power - across[0]) / (across[1] - across[0])
+        parts += [
+            _line((x, LINE), (x, LINE + height), "grid"),
+            _text(x, LINE + height + 14, _power(power), "dim", "middle"),
+        ]
+    for power in range(up[0], up[1] + 1):
+        y = LINE + height * (up[1] - power) / (up[1] - up[0])
+        parts += [_line((8, y), (98, y), "grid"), _text(7, y + 4, _power(power), "dim", "end")]
+    return parts
+
+
+def _scale(top: float) -> list[str]:
+    """What the colours of a heat map mean."""
+    squares = [_rect(BEHIND + 5 + step * 1.6, top, 1.5, 12, f"h{step}", "load") for step in range(STEPS)]
+    end = BEHIND + 5 + STEPS * 1.6
+    return [
+        _text(BEHIND + 4.5, top + 11, "idle", "dim", "end"),
+        *squares,
+        _text(end + 0.5, top + 11, "busy", "dim"),
+    ]
+
+
+def _power(power: int) -> str:
+    return f"{10**power:,}" if 0 <= power <= 4 else f"1e{power}"
+
+
+def _legend(series: Sequence[str]) -> list[str]:
+    """What each colour stands for, from the right to the left; nothing where there is one series without a name."""
+    parts, x = [], 100.0
+    for kind in reversed(range(len(series))):
+        if series[kind]:
+            x -= 14
+            parts.append(_rect(x, 3, 1.5, 10, f"s{kind % SERIES}", series[kind]))
+            parts.append(_text(x + 2, 12, series[kind], "dim"))
+    return parts
+
+
+def _cell(x: float, top: float, width: float, row: HeatRow, at: int, hour: str) -> str:
+    share = row.cells[at]
+    if row.is_open and not row.is_open[at]:
+        kind, told = "closed", "closed by robots.txt"
+    elif share is None:
+        kind, told = "unknown", "unknown"
+    else:
+        kind, told = f"h{min(STEPS - 1, int(share * STEPS))}", f"{share:.0%}"
+    return _rect(x, top, width - 0.15, ROW - 2, f"cell {kind}", f"{row.name}, {hour}: {told}")
+
+
+def _svg(height: float, parts: Iterable[str], about: str) -> str:
+    told = _safe(about)
+    return (
+        f'<svg class="picture" role="img" aria-label="{told}" width="100%" height="{height:g}" '
+        f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+    )
+
+
+def _rect(x: float, y: float, width: float, height: float, kind: str, told: str) -> str:
+    place = f'x="{x:.2f}%" y="{y:.1f}" width="{max(width, 0):.2f}%" height="{max(height, 0):.1f}"'
+    return f'<rect class="{kind}" {place} rx="2"><title>{_safe(told)}</title></rect>'
+
+
+def _circle(x: float, y: float, radius: float, kind: str, told: str) -> str:
+    return f'<circle class="{kind}" cx="{x:.2f}%" cy="{y:.1f}" r="{radius:.1f}"><title>{_safe(told)}</title></circle>'
+
+
+def _line(one: tuple[float, float], other: tuple[float, float], kind: str) -> str:
+    return f'<line class="{kind}" x1="{one[0]:.2f}%" y1="{one[1]:.1f}" x2="{other[0]:.2f}%" y2="{other[1]:.1f}"/>'
+
+
+def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.2f}%" y="{y:.1f}" text-anchor="{anchor}">{_safe(words)}</text>'
+
+
+def _clipped(x: float, top: float, width: float, words: str) -> str:
+    """Words that end where their room does; whole in the tip."""
+    return (
+        f'<svg x="{x:.2f}%" y="{top:.1f}" width="{width:.2f}%" height="{ROW}">'
+        f'<text x="0" y="14">{_safe(words)}</text><title>{_safe(words)}</title></svg>'
+    )
+
+
+def _safe(words: str) -> str:
+    return escape(printable(words))

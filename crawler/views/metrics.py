@@ -1,0 +1,80 @@
+"""A look's figures in the form that Prometheus reads; what could not be asked is left out, and `lowtide_up` says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from crawler.views.figures import QueueNow
+    from crawler.views.watching import Seen
+
+__all__ = ["CONTENT_TYPE", "written"]
+
+STATES = ("waiting", "suspended", "leased", "later", "paused", "finished", "alias", "blocked")
+
+
+def written(seen: Seen) -> bytes:
+    """The text of `/metrics`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Look(seen))
+    return bytes(generate_latest(registry))
+
+
+class _Look(Collector):
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures of this look."""
+        seen = self._seen
+        up = GaugeMetricFamily("lowtide_up", "Whether it answers.", labels=["service"])
+        up.add_metric(["redis"], float(seen.queue is not None))
+        up.add_metric(["tables"], float(seen.tail is not None))
+        yield up
+        yield GaugeMetricFamily(
+            "lowtide_pages_per_second", "Pages a second, of the last half minute.", seen.pace
+        )
+        if seen.queue is not None:
+            yield from _of_queue(seen.queue)
+        if seen.progress is not None:
+            yield GaugeMetricFamily("lowtide_pages_known", "URLs of all sites.", seen.progress.known)
+            yield GaugeMetricFamily(
+                "lowtide_pages_done", "Of these, have had their turn.", seen.progress.done
+            )
+        if seen.tail is not None:
+            kinds = GaugeMetricFamily(
+                "lowtide_recent_errors", "Failed pages among the last 5,000, by kind.", labels=["kind"]
+            )
+            for kind, many in seen.tail.errors().items():
+                kinds.add_metric([kind], many)
+            yield kinds
+
+
+def _of_queue(now: QueueNow) -> Iterator[Metric]:
+    depth = now.depth._asdict()
+    sites = GaugeMetricFamily("lowtide_sites", "Sites by state.", labels=["state"])
+    for state in STATES:
+        sites.add_metric([state], depth[state])
+    yield sites
+    yield GaugeMetricFamily("lowtide_sites_in_line", "Sites left in this hour's list.", now.line_length)
+    yield GaugeMetricFamily("lowtide_agents", "Agents with a session.", now.depth.agents)
+    yield GaugeMetricFamily("lowtide_stream_records", "Records that wait for the tables.", now.depth.records)
+    yield CounterMetricFamily(
+        "lowtide_records_published", "Records since the server knows.", now.ever_published
+    )
+    pages = CounterMetricFamily("lowtide_agent_pages", "Pages of an agent's session.", labels=["agent"])
+    for agent in now.agents:
+        pages.add_metric([str(agent["agent"])], float(agent["pages"]))
+    yield pages
+    lag = GaugeMetricFamily(
+        "lowtide_coordinator_lag_seconds", "Age of the oldest record in its hand.", labels=["coordinator"]
+    )
+    for one in now.coordinators:
+        lag.add_metric([str(one["name"])], float(one.get("lag", 0)))
+    yield lag

@@ -1,0 +1,206 @@
+"""One ranking of one folder: the options of a command line, the work, and the figures that are shown at its end.
+
+Shared by `python -m rankers` and `scrapy rank`. What can go wrong is in ERRORS, each error's text one line for the
+person.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rankers.folder import FolderError
+from rankers.graph import BLOCKS
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rankers import Graph, Ranking
+    from rankers.problem import Progress
+
+RANKS = "ranks"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be ranked, how, and where the ranks go."""
+
+    folder: Path  # of a run of convert
+    mode: str = "exact"
+    block: str = "site"
+    damping: float = 0.85
+    tolerance: float = 1e-8
+    personalisation: Path | None = None  # rankers.weights; None: a jump lands on all pages alike
+    out: Path | None = None  # None: below the folder, by mode and block
+    graphml: Path | None = None  # None: the graph of blocks is not written
+
+    @property
+    def target(self) -> Path:
+        """The folder of the ranks."""
+        return self.out or self.folder / RANKS / f"{self.mode}-{self.block}"
+
+
+def add_options(parser: argparse.ArgumentParser, *, from_settings: bool = False) -> None:
+    """The options of a ranking. With `from_settings` those that are not given stay None where a setting says them."""
+    mode, block, damping = (None, None, None) if from_settings else (Job.mode, Job.block, Job.damping)
+    parser.add_argument(
+        "--mode",
+        default=mode,
+        help=f"exact, product (quicker, near), seed (paper 003's) or a dotted path (default: {mode or 'RANK_MODE'})",
+    )
+    parser.add_argument(
+        "--block",
+        choices=BLOCKS,
+        default=block,
+        help=f"what pages are grouped by (default: {block or 'RANK_BLOCK'})",
+    )
+    parser.add_argument(
+        "--damping",
+        type=float,
+        default=damping,
+        metavar="SHARE",
+        help=f"how often a link is followed, 0 up to below 1 (default: {damping or 'RANK_DAMPING'})",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=Job.tolerance,
+        metavar="L1",
+        help="residual of ranks (default: 1e-8)",
+    )
+    parser.add_argument(
+        "--personalisation",
+        type=Path,
+        metavar="FILE",
+        help="where jumps land: a .csv with page_id,weight or site_id,weight, or a .npy (default: anywhere alike)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where the ranks go (default: FOLDER/ranks/MODE-BLOCK)"
+    )
+    parser.add_argument(
+        "--graphml", type=Path, metavar="FILE", help="write the graph of blocks there too, with their ranks"
+    )
+
+
+def job_of(opts: argparse.Namespace, folder: Path) -> Job:
+    """The job that these options ask for; ValueError for what could never be done."""
+    from rankers import check, check_numbers
+
+    check(opts.mode)
+    check_numbers(opts.damping, opts.tolerance)
+    return Job(
+        folder,
+        opts.mode,
+        opts.block,
+        opts.damping,
+        opts.tolerance,
+        opts.personalisation,
+        opts.out,
+        opts.graphml,
+    )
+
+
+def run(job: Job, progress: Progress | None = None) -> dict[str, Any]:
+    """Ranks the folder and writes what was asked for; the figures, for people and for scripts."""
+    from rankers import Graph, ranking, results, weights
+    from rankers.graph import load_groups
+
+    results.check_place(job.target)  # before all the work, and once more behind it
+    graph = Graph.load(job.folder, job.block)
+    groups = load_groups(job.folder)
+    wanted = None if job.personalisation is None else weights.read(job.personalisation, groups.site)
+    found = ranking(
+        graph,
+        job.mode,
+        damping=job.damping,
+        tolerance=job.tolerance,
+        personalisation=wanted,
+        progress=progress,
+    )
+    figures = _figures(job, graph, found)
+    results.write(
+        job.target, graph, groups, found, job.block, {**figures, "personalisation": _digest(wanted)}
+    )
+    if job.graphml is not None:
+        _write_graph(job, graph, found)
+    return {**figures, "folder": str(job.target)}
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What `run` raises for the person to read."""
+    from rankers.problem import RankError
+
+    return (FolderError, RankError, ValueError, OSError)
+
+
+def told(error: Exception) -> str:
+    """One line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def text(figures: dict[str, Any]) -> str:
+    """The figures as a line or two."""
+    sweeps = ", ".join(f"{part} {many}" for part, many in figures["sweeps"].items())
+    return (
+        f"{figures['pages']:,} pages with {figures['links']:,} links in {figures['blocks']:,} blocks ranked "
+        f"({figures['mode']}, by {figures['block']}; {sweeps or 'no sweeps'})\n{figures['folder']}"
+    )
+
+
+def shown(out: TextIO = sys.stderr) -> Progress | None:
+    """Sweeps as they are done, in one line of a terminal that is written over; None: `out` is no terminal."""
+    if not out.isatty():
+        return None
+
+    def tell(part: str, sweep: int, residual: float) -> None:
+        out.write(f"\r\x1b[2K{part}: sweep {sweep}, residual {residual:.1e}")
+        out.flush()
+
+    return tell
+
+
+def end_shown(out: TextIO = sys.stderr) -> None:
+    """Takes the line away."""
+    if out.isatty():
+        out.write("\r\x1b[2K")
+        out.flush()
+
+
+def _figures(job: Job, graph: Graph, found: Ranking) -> dict[str, Any]:
+    return {
+        "mode": job.mode,
+        "block": job.block,
+        "damping": job.damping,
+        "tolerance": job.tolerance,
+        "pages": graph.pages,
+        "links": graph.links,
+        "blocks": len(graph.blocks.label),
+        "sweeps": found.sweeps,
+    }
+
+
+def _digest(weights: Any) -> str | None:
+    """Which personalisation it was; None: none."""
+    import hashlib
+
+    return None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
+
+
+def _write_graph(job: Job, graph: Graph, found: Ranking) -> None:
+    from rankers import reference
+
+    assert job.graphml is not None
+    made = reference.block_graph(graph, found.pages, damping=job.damping, names=_names(job))
+    reference.write_graphml(made, job.graphml)
+
+
+def _names(job: Job) -> list[str] | None:
+    """Of the blocks by their ids, where convert wrote them down."""
+    import pyarrow.parquet as pq
+
+    path = job.folder / f"{job.block}s.parquet"
+    if job.block == "community" or not path.is_file():
+        return None
+    return list(pq.read_table(path, columns=[job.block])[job.block].to_pylist())

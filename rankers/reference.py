@@ -1,0 +1,114 @@
+"""The same ranks by networkx, and the graph of blocks as a networkx graph: what the kernels are compared with.
+
+Slow and hungry (some 3 kB a page): for graphs up to some 100,000 pages. As a mode: `--mode rankers.reference.solve`.
+networkx reckons PageRank with scipy, which is not among what is installed with us; ImportError says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+
+from rankers import Graph, rank
+from rankers.local import local_ranks
+from rankers.problem import MOST_SWEEPS, Problem, RankError, Solution
+from rankers.product import weighed
+
+# Of the local ranks that links of blocks weigh by.
+LOCAL_TOLERANCE = 1e-8
+
+
+def solve(problem: Problem) -> Solution:
+    """PageRank by power iteration to the problem's tolerance; RankError where it is not reached."""
+    graph = _page_graph(problem.graph)
+    weights = dict(enumerate(problem.teleport.tolist()))
+    pages = problem.graph.pages
+    try:
+        found = nx.pagerank(
+            graph,
+            alpha=problem.damping,
+            personalization=weights,
+            dangling=weights,
+            max_iter=MOST_SWEEPS,
+            tol=problem.tolerance / pages,  # networkx takes it times the number of pages
+        )
+    except nx.PowerIterationFailedConvergence as error:
+        raise RankError(f"networkx: {error}; wanted a larger tolerance than {problem.tolerance:g}") from None
+    return Solution(np.array([found[page] for page in range(pages)]))
+
+
+def pagerank(
+    graph: Graph,
+    *,
+    damping: float = 0.85,
+    tolerance: float = 1e-8,
+    personalisation: np.ndarray | None = None,
+) -> np.ndarray:
+    """As `rankers.rank` in the mode exact: by the caller's page ids, summing to 1."""
+    return rank(
+        graph,
+        f"{__name__}.solve",
+        damping=damping,
+        tolerance=tolerance,
+        personalisation=personalisation,
+    )
+
+
+def block_graph(
+    graph: Graph,
+    ranks: np.ndarray | None = None,
+    *,
+    damping: float = 0.85,
+    names: Sequence[str] | None = None,
+) -> nx.DiGraph:
+    """A node for each block, by its label: `pages`, `rank` (the sum over its pages) and `name` where there are names.
+
+    An edge's `weight` is the share of the block's rank that its links carry there, links within the block included, as
+    the mode product weighs them. `ranks` are by page, None: those of the mode exact; names[label] is a block's name.
+    """
+    found = nx.DiGraph()
+    if not graph.pages:
+        return found
+    ranks = rank(graph, damping=damping) if ranks is None else ranks
+    sizes = np.diff(graph.blocks.start).tolist()
+    labels = graph.blocks.label.tolist()
+    for label, pages, total in zip(labels, sizes, graph.by_block(ranks).tolist(), strict=True):
+        named = {} if names is None else {"name": names[label]}
+        found.add_node(label, pages=pages, rank=total, **named)
+    found.add_weighted_edges_from(_block_edges(graph, damping, labels))
+    return found
+
+
+def write_graphml(graph: nx.DiGraph, path: Path) -> None:
+    """The graph as a GraphML file, there whole or not at all; OSError where it cannot be written."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        nx.write_graphml(graph, unfinished)
+        unfinished.rename(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _block_edges(graph: Graph, damping: float, labels: list[int]) -> list[tuple[int, int, float]]:
+    teleport = np.full(graph.pages, 1 / graph.pages)
+    problem = Problem(graph, teleport, damping, LOCAL_TOLERANCE, lambda *_: None)
+    links = weighed(graph, local_ranks(problem, LOCAL_TOLERANCE))
+    edges = [
+        (labels[block], labels[block], weight) for block, weight in enumerate(links.itself.tolist()) if weight
+    ]
+    for block, (begin, end) in enumerate(zip(links.start.tolist(), links.end.tolist(), strict=True)):
+        sources, weights = links.source[begin:end].tolist(), links.weight[begin:end].tolist()
+        edges += [(labels[one], labels[block], weight) for one, weight in zip(sources, weights, strict=True)]
+    return edges
+
+
+def _page_graph(graph: Graph) -> nx.DiGraph:
+    found = nx.DiGraph()
+    found.add_nodes_from(range(graph.pages))
+    for links in (graph.inner, graph.outer):
+        target = np.repeat(np.arange(graph.pages), np.diff(links.start))
+        found.add_edges_from(zip(links.source.tolist(), target.tolist(), strict=True))
+    return found

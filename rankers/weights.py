@@ -1,0 +1,51 @@
+"""A personalisation from a file: how often a jump lands on each page.
+
+    page_id,weight        or        site_id,weight
+    17,2.5                          3,1
+
+A .csv with either header: pages or sites that are not listed weigh 0, a site's weight is spread over its pages evenly.
+A .npy holds an array of a weight for each page. ValueError names the line and what is wrong with it; OSError passes.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+_KEYS = ("page_id", "site_id")
+
+
+def read(path: Path, first: np.ndarray) -> np.ndarray:
+    """A weight for each page; site s has the pages first[s] .. first[s + 1] - 1."""
+    if path.suffix == ".npy":
+        try:
+            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{path}: {error}; wanted an array of a weight for each page") from None
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            return _read_lines(lines, first)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _read_lines(lines: Iterable[str], first: np.ndarray) -> np.ndarray:
+    rows = csv.reader(lines)
+    header = next(rows, [])
+    if header[1:] != ["weight"] or header[0] not in _KEYS:
+        raise ValueError(f"the header is {','.join(header)!r:.60}; wanted page_id,weight or site_id,weight")
+    by_page = header[0] == "page_id"
+    found = np.zeros(int(first[-1]) if by_page else len(first) - 1)
+    for number, row in enumerate(rows, 2):
+        try:
+            key, weight = int(row[0]), float(row[1])
+        except (IndexError, ValueError):
+            raise ValueError(f"line {number} is {','.join(row)!r:.60}; wanted an id and a weight") from None
+        if not 0 <= key < len(found):
+            raise ValueError(f"line {number} has the {header[0]} {key}; wanted 0 .. {len(found) - 1}")
+        found[key] += weight
+    size = np.diff(first)
+    return found if by_page else np.repeat(found / np.maximum(size, 1), size)

@@ -1,0 +1,85 @@
+"""The site breaker: what trips it, what does not, and what becomes of a dead site's pages. By real agents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from crawler.agent import breaker
+from tests.crawling import Place
+from tests.servers import eventually
+from tests.small_site import Reply, SmallSite, links
+
+pytestmark = pytest.mark.timeout(120)
+
+# Nobody listens there, and nobody will: below the range that the kernel deals out.
+NOBODY = "http://127.0.1.9:9"
+
+
+def test_rules() -> None:
+    silent = {status for status in range(-20, 600) if breaker.is_silence(status)}
+    assert silent == {-1, -2, -3, -4, -6, -7}
+    assert not silent & breaker.BAD_ANSWER
+    assert [breaker.step(-2, straight) for straight in (1, 2, 3)] == ["go_on", "trip", "trip"]
+    assert [breaker.step(-4, straight) for straight in (1, 2, 3)] == ["go_on", "probe", "probe"]
+    assert [breaker.pause(times, 60.0) for times in (1, 2, 3, 99)] == [60, 120, 240, 86_400]
+
+
+def outcomes(place: Place) -> Counter[tuple[str, int]]:
+    return Counter(place.rows("select outcome, status from pages"))
+
+
+def test_a_site_that_never_answers_is_probed_and_then_given_up(tmp_path: Path) -> None:
+    with Place(tmp_path) as place:
+        seeds = [f"{NOBODY}/", f"{NOBODY}/a", f"{NOBODY}/b"]
+        first = place.crawl(seeds, SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).succeeded()
+        assert f"{NOBODY} rests for 0 s" in first.err
+        if "is given up" not in first.err:  # else the site was due again before the agent had ended
+            assert outcomes(place) == {}
+            assert "is given up" in place.crawl([], SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).succeeded().err
+        assert outcomes(place) == {("failed", -2): 3}
+        assert place.rows("select distinct state, error like '%does not answer%' from pages") == [
+            ("no_response_1", 1)
+        ]
+        assert place.rows("select state, published from sites") == [("finished", 3)]
+        place.run("report", "ledger").succeeded()
+
+
+def test_a_site_that_dies_keeps_its_pages_until_they_have_their_verdict(tmp_path: Path) -> None:
+    paths = [f"/{number}" for number in range(80)]
+    with Place(tmp_path) as place:
+        with SmallSite({"/": links(*paths), "*": links(seconds=0.05), "/robots.txt": Reply(404)}) as web:
+            run = place.start_crawl([web.root], SITE_PROBE_SECONDS=600)
+            eventually(lambda: len(web.pages) > 5, "some pages", 60)
+        run.wait().succeeded()
+        assert "rests for" in run.err
+        loaded = sum(many for (_, status), many in outcomes(place).items() if status == 200)
+        assert 5 <= loaded <= web.pages.total()
+        assert outcomes(place).total() - loaded <= 1, "the others have no verdict yet"
+        assert place.rows("select pending >= 60 from sites") == [(1,)]
+        place.run("site", "resume", web.site).succeeded()
+        last = place.crawl([], SITE_PROBE_SECONDS=600, MAX_TRIES=2).succeeded()
+        assert "is given up" in last.err
+        assert outcomes(place).total() == 81
+        assert {state for (state,) in place.rows("select state from pages where outcome = 'failed'")} == {
+            "no_response_1"
+        }
+        place.run("report", "ledger").succeeded()
+
+
+def test_two_bad_pages_of_a_good_site_trip_nothing(tmp_path: Path) -> None:
+    slow = links(seconds=30)
+    bad = {f"/slow{number}": slow for number in range(3)} | {
+        f"/gone{number}": Reply(404) for number in range(3)
+    }
+    good = {f"/good{number}": links() for number in range(5)}
+    with SmallSite({"/": links(*bad, *good), **bad, **good}) as web, Place(tmp_path) as place:
+        given = {"HEAD_TIMEOUT_SECONDS": 0.4, "MAX_TRIES": 1, "ADAPTIVE_TIMEOUTS": False}
+        run = place.crawl([web.root], **given).succeeded()
+        assert "rests for" not in run.err
+        found = Counter(status for _, status in outcomes(place).elements())
+        assert found == {200: 6, -4: 3, 404: 3}
+        robots = web.paths.count("/robots.txt")
+        assert robots >= 2, "it was asked whether the site is there"

@@ -1,0 +1,210 @@
+"""The queue of works beside loading: what is packed, when it is due, and finished sites that are opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from crawler.sites.queue import HELD_UP_MS
+from tests.queue_driver import Driver, delivery, driver
+from tests.servers import RunningServer
+
+A, B = "https://a.example", "https://b.example"
+LEASE_MS = 6_000
+
+
+@pytest.fixture
+def queue(valkey: RunningServer) -> Iterator[Driver]:
+    with driver(valkey, lease_seconds=LEASE_MS / 1000) as made:
+        made.join("one", {"works": ["recheck"]})
+        made.join("two", {"works": ["site", "revive"]})
+        yield made
+
+
+def finished(queue: Driver, *sites: str) -> None:
+    queue.add(*sites)
+    for _ in sites:
+        queue.leave("two", queue.take_one("two"), "finished", known=3, done=3)
+
+
+def test_a_packed_work_is_leased_with_what_was_packed_and_not_before(queue: Driver) -> None:
+    finished(queue, A, B)
+    queue.plan_work(A, "recheck", 1)
+    assert queue.lease("one", "recheck", 9, 0, packed=True).sites == []
+    assert queue.pack(A, "recheck", b"asking")
+    assert queue.packet(A, "recheck") == b"asking"
+    assert queue.packet(A, "revive") == b""
+    queue.pass_time(600)
+    (leased,) = queue.lease("one", "recheck", 9, 0, packed=True).sites
+    assert (leased.site, leased.work) == (A, "recheck")
+    assert not queue.pack(A, "recheck", b"anew"), "it is in hand for just that"
+    assert queue.pack(A, "revive", b"other")
+    queue.leave("one", leased, "finished")
+    assert queue.packet(A, "recheck") == b"", "it goes with the lease"
+    assert queue.packet(A, "revive") == b"other"
+    assert queue.due("recheck", 9) == []
+    assert not queue.pack("https://nobody.example", "recheck", b"x")
+
+
+def test_a_dead_agent_s_asking_goes_too_and_its_site_is_due_at_once(queue: Driver) -> None:
+    finished(queue, A)
+    queue.plan_work(A, "recheck", 1)
+    queue.pack(A, "recheck", b"asking")
+    (_,) = queue.lease("one", "recheck", 1, 0, packed=True).sites
+    for _ in range(4):  # in steps, since the first to come after a silence forgives it
+        queue.pass_time(LEASE_MS // 3)
+        queue.renew("two", 0)
+    queue.lease("two", "site", 0, 0)
+    assert queue.packet(A, "recheck") == b""
+    assert queue.to_pack("recheck", queue.server_ms() + 1, 9) == [A]
+
+
+def test_who_asks_for_none_hears_how_many_could_be_had(queue: Driver) -> None:
+    finished(queue, A, B)
+    for site in (A, B):
+        queue.plan_work(site, "recheck", 1)
+    assert queue.lease("one", "recheck", 0, 0, packed=True).ready == 0
+    queue.pack(A, "recheck", b"asking")
+    assert queue.lease("one", "recheck", 0, 0, packed=True).ready == 1
+    assert queue.lease("one", "recheck", 0, 0).ready == 2
+    assert queue.lease("one", "recheck", 1, 0, packed=True).ready == 0
+
+
+def test_another_work_s_deliveries_leave_the_site_s_progress_alone(queue: Driver) -> None:
+    finished(queue, A)
+    queue.plan_work(A, "recheck", 1)
+    leased = queue.take_one("one", "recheck")
+    assert queue.send("one", delivery(leased, 1, delta=b"", known=None, done=7)) == ["OK"]
+    assert queue.running() == {A: (3, 3)}
+    queue.leave("one", leased, "finished", due_ms=5)
+    assert (queue.record(A).known, queue.record(A).done) == (3, 3)
+
+
+def test_a_site_that_was_not_done_with_is_due_again(queue: Driver) -> None:
+    finished(queue, A)
+    for how, least in (("returned", 0), ("suspended", 0), ("parked", 4_000)):
+        queue.plan_work(A, "status", 1)
+        now = queue.server_ms()
+        queue.leave("one", queue.take_one("one", "status"), how)
+        ((_, due, _),) = queue.due("status", 9)
+        assert least <= due - now <= least + 2_000
+        queue.pass_time(6_000)
+    now = queue.server_ms()
+    leased = queue.take_one("one", "status")
+    queue.plan_work(A, "status", now + 5_000)
+    queue.leave("one", leased, "finished", due_ms=now + 9_000)
+    assert queue.due("status", 9) == [(A, now + 5_000, "")], "the sooner one holds"
+
+
+def test_the_pause_between_two_requests_goes_on_after_another_work(queue: Driver) -> None:
+    queue.add(A)
+    queue.plan_work(A, "status", 1)
+    now = queue.server_ms()
+    queue.leave("one", queue.take_one("one", "status"), "finished", rests_until_ms=now + 3_000)
+    assert queue.take("two") == []
+    queue.pass_time(3_500)
+    assert queue.take_one("two").site == A
+
+
+def test_what_is_due_is_counted_also_while_it_is_being_packed(queue: Driver) -> None:
+    finished(queue, A)
+    assert queue.due_now("revive") == 0
+    queue.plan_work(A, "revive", queue.server_ms() + 60_000)
+    assert queue.due_now("revive") == 0
+    queue.plan_work(A, "revive", 7)
+    assert queue.due_now("revive") == 1
+    assert queue.hold_up(A, "revive") == 7
+    assert queue.due_now("revive") == 1
+    assert queue.hold_up(A, "revive") == 0
+    assert queue.hold_up(B, "revive") == 0
+
+
+def test_a_due_time_is_held_up_and_one_that_is_told_meanwhile_is_kept(queue: Driver) -> None:
+    finished(queue, A)
+    queue.plan_work(A, "revive", 7)
+    queue.hold_up(A, "revive")
+    queue.release(A, "revive", 0)
+    assert queue.due("revive", 9) == [], "nothing of it is due"
+    queue.plan_work(A, "revive", 7)
+    queue.hold_up(A, "revive")
+    queue.plan_work(A, "revive", 9_000)
+    queue.release(A, "revive", 0)
+    assert queue.due("revive", 9) == [(A, 9_000, "")]
+    queue.hold_up(A, "revive")
+    queue.release(A, "revive", 20_000)
+    assert queue.due("revive", 9) == [(A, 20_000, "")]
+    queue.hold_up(A, "revive")
+    assert queue.due("revive", 9) == [(A, HELD_UP_MS, "")]
+    queue.take_back_held("revive")
+    ((_, due, _),) = queue.due("revive", 9)
+    assert abs(due - queue.server_ms()) < 2_000
+
+
+def test_the_packer_hears_of_what_is_due_and_not_packed(queue: Driver) -> None:
+    finished(queue, A, B)
+    later = queue.server_ms() + 90_000
+    queue.plan_works("recheck", {A: 5, B: later})
+    queue.plan_works("recheck", {A: 1})
+    assert queue.due("recheck", 9) == [(A, 5, ""), (B, later, "")], "who has a time keeps it"
+    assert queue.to_pack("recheck", 10, 9) == [A]
+    assert queue.to_pack("recheck", later, 1) == [A]
+    assert queue.to_pack("recheck", later, 9) == [A, B]
+    queue.lease("two", "recheck", 0, 0, packed=True)  # which puts it into the list of those that are due
+    assert queue.to_pack("recheck", 10, 9) == [A]
+    queue.pack(A, "recheck", b"asking")
+    assert queue.to_pack("recheck", 10, 9) == []
+    assert queue.works_done() == {"recheck", "site", "revive"}
+
+
+def test_the_oldest_record_is_told(queue: Driver) -> None:
+    queue.raw.delete("lt:{0}:results")
+    assert queue.oldest_record_ms() is None
+    queue.tell([b"record"])
+    assert abs(queue.oldest_record_ms() - queue.server_ms()) < 2_000
+
+
+def test_a_finished_site_is_opened_again_for_what_was_offered(queue: Driver) -> None:
+    finished(queue, A)
+    assert queue.offer(A, ["/x", "/y"])
+    assert queue.offer(A, ["/z"])
+    assert (queue.to_reopen(9), queue.reopening()) == ([A], 1)
+    assert queue.offered(A) == (["/x", "/y", "/z"], 2)
+    queue.offer(A, ["/late"])
+    assert queue.reopen(A, b"checkpoint", 2)
+    assert queue.state(A) == "suspended"
+    assert queue.offered(A) == (["/late"], 1)
+    assert queue.reopening() == 1, "what came late waits until it is finished again"
+    assert not queue.reopen(A, b"checkpoint", 1)
+    leased = queue.take_one("two")
+    assert (leased.site, leased.suspended) == (A, True)
+    assert queue.checkpoint(A)[0] == [b"checkpoint"]
+    queue.leave("two", leased, "finished")
+    assert queue.reopen(A, b"", 1), "nothing is to be loaded after all"
+    assert (queue.state(A), queue.reopening(), queue.offered(A)) == ("finished", 0, ([], 0))
+
+
+def test_a_site_that_is_being_loaded_is_given_what_is_offered(queue: Driver) -> None:
+    queue.add(A)
+    assert queue.offer(A, ["/", "/x"])
+    assert queue.checkpoint(A)[1] == ["/\n/x"]
+    assert queue.reopening() == 0
+    queue.order(A, "block")
+    assert not queue.offer(A, ["/y"])
+    assert not queue.offer("https://nobody.example", ["/y"])
+
+
+def test_what_is_forgotten_or_paused_is_not_opened(queue: Driver) -> None:
+    finished(queue, A, B)
+    queue.offer(A, ["/x"])
+    queue.pack(A, "revive", b"asking")
+    assert queue.forget(A) == 1
+    assert (queue.reopening(), queue.offered(A), queue.packet(A, "revive")) == (0, ([], 0), b"")
+    queue.order(B, "pause")
+    queue.plan_reopening([B, "https://nobody.example"])
+    assert queue.reopen(B, b"checkpoint", 0)
+    assert queue.take("two", 9) == []
+    queue.order(B, "resume")
+    assert queue.take_one("two").site == B
+    assert queue.reopen("https://nobody.example", b"checkpoint", 0)
+    assert queue.reopening() == 0
