@@ -7,7 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 # Tests mostly wait: for processes, servers and clocks.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # A test starts many processes: each would compile every module anew where the environment forbids to keep them compiled.
 export PYTHONDONTWRITEBYTECODE :=
 # For each parser.
@@ -41,7 +41,7 @@ crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a 
 	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
 
 test: $(READY)  ## all tests but the long drills, under 10 minutes
-	@$(BIN)/python -m pytest -m "not drill" -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m "not drill" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 drills: $(READY)  ## the long ones: kills, outages, full disks
 	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)

@@ -23,10 +23,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 REQUIRED = os.environ.pop("LOWTIDE_TESTS_REQUIRE", "") == "1" or os.environ.get("CI", "").lower() == "true"
 
 
+# Minutes each: begun last, one of them alone would be what everybody waits for.
+LONG_FILES = ("test_docs.py", "test_benchmarks.py")
+
+
 class MakeDatabase(Protocol):
     """Gives the URL of an empty database of a kind: sqlite, postgres or mariadb."""
 
     def __call__(self, kind: str) -> str: ...
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long ones first; all others in their order."""
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 @pytest.hookimpl(wrapper=True)
