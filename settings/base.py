@@ -386,7 +386,7 @@ REDIRECT_ENABLED = True
 # So many redirects are followed one behind the other, of pages too; each is recorded, and its target is judged like any
 # link.
 REDIRECT_MAX_TIMES = 5
-# A page's meta refresh is a link like others: the page has an address, and is kept.
+# A page's refresh (meta or HTTP header) is a link like others: the page has an address, and is kept.
 METAREFRESH_ENABLED = False
 # No sessions: a crawler visits as a stranger. `cookies` in SITE_OVERRIDES is for single sites.
 COOKIES_ENABLED = False

@@ -270,13 +270,13 @@ def _with(options: Any, **more: Any) -> Any:
 
 
 def test_files_are_finished_by_size(tmp_path: Path) -> None:
-    made = writer(tmp_path, most=12_000)
+    made = writer(tmp_path, most=11_000)
     places = [made.add(exchange(f"/{n}", noise(n)), "text/html", 200, None) for n in range(10)]
     made.flush()
     made.close()
     files = check_files(tmp_path)
     assert [file.name for file in files] == [f"agent-run-0000{n}.warc.gz" for n in (1, 2, 3, 4, 5)]
-    assert all(file.stat().st_size < 12_000 + 6_000 for file in files)
+    assert all(file.stat().st_size < 11_000 + 6_000 for file in files)
     assert not archive.being_written(tmp_path)
     with Library(tmp_path) as library:
         for number, place in enumerate(places):

@@ -112,14 +112,15 @@ def test_the_worst_of_the_web(place: Place, valkey: RunningServer) -> None:
 def test_redirects_without_end(place: Place) -> None:
     """Five are followed one behind the other; a page in between, or a link, begins the count anew."""
     routes = {f"/{number}": Reply(302, {"Location": f"/{number + 1}"}) for number in range(30)}
-    routes["/"] = Reply(fields=HTML, body='<a href="/0">0</a><a href="/9">9</a>')
+    routes["/"] = Reply(fields=HTML, body='<a href="/0">0</a><a href="/9">9</a><a href="/28">28</a>')
     routes["/13"] = Reply(fields=HTML, body='<meta http-equiv=refresh content="0; url=/20">')
+    routes["/28"] = Reply(fields={"Content-Type": "text/plain", "Refresh": "1; url=/29"}, body="on")
     with SmallSite(routes) as site:
         place.crawl([site.root]).succeeded()
-        asked = [0, 9, 1, 10, 2, 11, 3, 12, 4, 13, 5, 20, 21, 22, 23, 24, 25]
+        asked = [0, 9, 1, 10, 2, 11, 3, 12, 4, 13, 5, 20, 21, 22, 23, 24, 25, 28, 29, 30]
         assert sorted(site.paths) == sorted(["/robots.txt", "/", *(f"/{number}" for number in asked)])
         rows = place.rows("select url, redirect, error from pages where outcome = 'redirected'")
         last = {url: error for url, _, error in rows if error}
         assert set(last) == {f"{site.site}/5", f"{site.site}/25"}
         assert all("behind 5 others (REDIRECT_MAX_TIMES)" in error for error in last.values())
-        assert {f"{site.site}/{number}" for number in (1, 6, 26)} <= {to for _, to, _ in rows}
+        assert {f"{site.site}/{number}" for number in (1, 6, 26, 30)} <= {to for _, to, _ in rows}

@@ -306,6 +306,11 @@ def test_only_the_head_sends_visitors_on() -> None:
     assert inside(f"<head><noscript>{refresh}</noscript></head><body><p>x</p>{refresh}</body>") == []
 
 
+def test_a_header_may_send_visitors_on() -> None:
+    assert links.hrefs(None, 10, "0; url=/on") == ["/on"]
+    assert links.hrefs(None, 10, "300") == []
+
+
 def test_a_base_on_another_site_leads_there() -> None:
     assert found('<base href="http://other.example/"><a href="a">x</a>') == Links(
         [], {"http://other.example": ["/a"]}

@@ -148,7 +148,8 @@ def placed(
     """Where `hrefs` of the page lead, as far as they lead to pages."""
     inside: dict[str, None] = {}
     outside: dict[str, list[str]] = {}
-    if root is None:
+    found = list(found)
+    if not found:
         return Links([], outside)
     base = _Base(_base(root, url, encoding), site, length, encoding)
     for href in found:
@@ -162,12 +163,12 @@ def placed(
     return Links(list(inside), outside)
 
 
-def hrefs(root: Any, most: int) -> list[str]:
+def hrefs(root: Any, most: int, refresh: str = "") -> list[str]:
     """What the first `most` anchors of the page point to, as written, those left out that say nofollow.
 
-    Before them where the page itself sends its visitors on, by a meta refresh in its head.
+    Before them where the page itself sends its visitors on: by the HTTP header `refresh`, or a meta one in its head.
     """
-    found = _refreshes(root)
+    found = _sent_on(refresh) + _refreshes(root)
     for element in root.iter("a", "area") if root is not None else ():
         href = element.get("href")
         if href is None:
@@ -186,9 +187,13 @@ def _refreshes(root: Any) -> list[str]:
     for head in root.iterchildren("head") if root is not None else ():
         for element in head.iterchildren("meta"):
             if element.get("http-equiv", "").strip().lower() == "refresh":
-                told = _REFRESH.match(element.get("content", ""))
-                return [told[1] or told[2] or told[3]] if told else []
+                return _sent_on(element.get("content", ""))
     return []
+
+
+def _sent_on(refresh: str) -> list[str]:
+    told = _REFRESH.match(refresh)
+    return [told[1] or told[2] or told[3]] if told else []
 
 
 def named_canonical(root: Any, header: str, url: str, length: int, encoding: Encoding = None) -> str:
@@ -355,7 +360,8 @@ def _canonical(base: str, href: str, length: int, encoding: Encoding) -> tuple[s
 
 def _base(root: Any, url: str, encoding: Encoding) -> str:
     """What relative links start from: the first `<base>`, unless it is of a kind that nothing is relative to."""
-    href = next((found for element in root.iter("base") if (found := element.get("href")) is not None), None)
+    bases = root.iter("base") if root is not None else ()
+    href = next((found for element in bases if (found := element.get("href")) is not None), None)
     if href is not None:
         with suppress(ValueError):
             href = strip_html5_whitespace(href)

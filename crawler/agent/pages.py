@@ -85,7 +85,8 @@ class LoadedPage:
     @cached_property
     def hrefs(self) -> list[str]:
         """What a page sends on to and points to, as written: MAX_LINKS_PER_PAGE anchors, none that say nofollow."""
-        return links.hrefs(self.document, self.agent.options.max_links_per_page)
+        refresh = (self.response.headers.get("Refresh") or b"").decode("latin-1")
+        return links.hrefs(self.document, self.agent.options.max_links_per_page, refresh)
 
     @cached_property
     def links(self) -> Links:

@@ -118,7 +118,7 @@ def warcinfo(number: str, name: str, made_at: int, about: dict[str, str]) -> byt
     """A file's first record: what made it, and how."""
     block = "".join(f"{key}: {' '.join(value.split())}\r\n" for key, value in about.items()).encode()
     fields = f"WARC-Filename: {name}\r\nContent-Type: application/warc-fields\r\n"
-    return _record("warcinfo", number, made_at, fields, block)
+    return _record("warcinfo", number, made_at, fields + _digest(block), block)
 
 
 def response(exchange: Exchange, number: str, request_number: str) -> bytes:
@@ -126,8 +126,8 @@ def response(exchange: Exchange, number: str, request_number: str) -> bytes:
     fields = _fields_of(exchange, request_number)
     if exchange.truncated:
         fields += f"WARC-Truncated: {exchange.truncated}\r\n"
-    block = exchange.head + exchange.body
-    return _record("response", number, exchange.fetched_at, fields, block)
+    # The digest of its body is there, and gzip's own checksum guards the head: one of both would read the body twice.
+    return _record("response", number, exchange.fetched_at, fields, exchange.head, exchange.body)
 
 
 def revisit(exchange: Exchange, number: str, request_number: str, earlier: Earlier) -> bytes:
@@ -141,7 +141,7 @@ def revisit(exchange: Exchange, number: str, request_number: str, earlier: Earli
         fields += (
             f"WARC-Refers-To-Filename: {earlier.file}\r\nWARC-Refers-To-File-Offset: {earlier.offset}\r\n"
         )
-    return _record("revisit", number, exchange.fetched_at, fields, exchange.head)
+    return _record("revisit", number, exchange.fetched_at, fields + _digest(exchange.head), exchange.head)
 
 
 def request(exchange: Exchange, number: str, response_number: str) -> bytes:
@@ -150,6 +150,7 @@ def request(exchange: Exchange, number: str, response_number: str) -> bytes:
         f"WARC-Target-URI: {exchange.url}\r\nWARC-Concurrent-To: <urn:uuid:{response_number}>\r\n"
         f"{_address(exchange)}Content-Type: application/http; msgtype=request\r\n"
     )
+    fields += _digest(exchange.request)
     return _record("request", number, exchange.fetched_at, fields, exchange.request)
 
 
@@ -167,18 +168,28 @@ def _address(exchange: Exchange) -> str:
     return f"{address}WARC-Protocol: {exchange.protocol}\r\n" if exchange.protocol else address
 
 
-def _record(kind: str, number: str, made_at: int, fields: str, block: bytes) -> bytes:
+def _digest(block: bytes) -> str:
+    return f"WARC-Block-Digest: sha256:{sha256(block).hexdigest()}\r\n"
+
+
+def _record(kind: str, number: str, made_at: int, fields: str, block: bytes, rest: bytes = b"") -> bytes:
+    """`rest`: the block's second part, if it comes in two."""
     head = (
         f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{number}>\r\nWARC-Date: {date(made_at)}\r\n"
-        f"{fields}WARC-Block-Digest: sha256:{sha256(block).hexdigest()}\r\nContent-Length: {len(block)}\r\n\r\n"
+        f"{fields}Content-Length: {len(block) + len(rest)}\r\n\r\n"
     )
-    return b"%b%b\r\n\r\n" % (head.encode("utf-8", "surrogatepass"), block)
+    return b"%b%b%b\r\n\r\n" % (head.encode("utf-8", "surrogatepass"), block, rest)
 
 
 def date(milliseconds: int) -> str:
     """A time as WARC-Date has it."""
     seconds, rest = divmod(milliseconds, 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03}Z"
+    return f"{_second(seconds)}.{rest:03}Z"
+
+
+@lru_cache(16)  # several records stand in every second
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 # --- HTTP heads ---------------------------------------------------------------------------------------------
