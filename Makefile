@@ -16,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 # What benchmarks are made of; every other file of their folder is one.
-BENCH_PARTS := $(addprefix benchmarks/,contenders.py crawls.py goals.py meters.py producers.py web.py)
+BENCH_PARTS := $(addprefix benchmarks/,changing_web.py contenders.py crawls.py goals.py meters.py producers.py web.py)
 
 .PHONY: help setup demo crawl test drills fuzz bench check format lock docs clean
 

@@ -88,6 +88,8 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     max_depth: AtLeast0
     max_links_per_page: AtLeast1
     max_html_bytes: AtLeast1
+    sitemaps: Literal["off", "named", "tried"]
+    sitemap_max_bytes: AtLeast1
     trap_pages: AtLeast0
     site_requests_per_day: AtLeast0
     site_bytes_per_day: AtLeast0

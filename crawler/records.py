@@ -109,6 +109,7 @@ class Page(_Record, tag="page", tag_field="kind"):
     warc_file: str = ""  # name of the archive file that holds the answer; empty: not kept
     warc_offset: int = 0  # first byte of its record there
     warc_length: int = 0  # bytes of the record, compressed
+    lastmods: bytes = b""  # of a sitemap: pages of its site and when it says they changed (pack_lastmods)
     extracted_at: int = 0  # when it was made anew from the archive, which is no fetch; 0: by its fetch
 
     @property
@@ -315,6 +316,16 @@ def hash64(text: str) -> int:
     return number
 
 
+def pack_lastmods(pages: Iterable[tuple[int, int]]) -> bytes:
+    """Pages' hashes and times in ms, each a little-endian signed 64-bit number."""
+    return b"".join(_LASTMOD.pack(*page) for page in pages)
+
+
+def unpack_lastmods(packed: bytes) -> list[tuple[int, int]]:
+    """What `pack_lastmods` was given; bytes at the end that are none are left."""
+    return list(_LASTMOD.iter_unpack(packed[: len(packed) // _LASTMOD.size * _LASTMOD.size]))
+
+
 def pack_links(urls: Iterable[str]) -> bytes:
     """Canonical URLs as sorted, distinct little-endian 64-bit hashes."""
     return pack_hashes(set(map(hash_of, urls)))
@@ -330,6 +341,7 @@ def hash_of(text: str) -> int:
     return int.from_bytes(_digest(text), "little")
 
 
+_LASTMOD = struct.Struct("<qq")
 _signed = struct.Struct("<q").unpack
 # Copied for each text: that takes half the time of making one.
 _blank = blake2b(digest_size=8)

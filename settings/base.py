@@ -49,6 +49,13 @@ MAX_LINKS_PER_PAGE = 5_000
 # Bytes of a page that are parsed for links, title and text; what was left out is told in its record, and stored all the
 # same. A megabyte of hostile HTML takes 0.5 s, in which the agent does nothing else.
 MAX_HTML_BYTES = 1_000_000
+# Sitemaps as a source of pages, and as signals for recheck, which learns of each site what its signals are worth:
+# `named`: those that robots.txt names; `tried`: /sitemap.xml too, where it names none, which costs most sites a
+# request in vain; `off`: none. Of a sitemap's URLs those of its own site are taken, as links from depth 0 are.
+SITEMAPS = "named"
+# Bytes of a sitemap, unpacked, that are read. The protocol has 50 MB; 50,000 URLs, its other limit and ours, take a
+# second, in which the agent does nothing else.
+SITEMAP_MAX_BYTES = 10_000_000
 # So many pages in a row whose URLs differ in numbers alone (calendars, session numbers) and that show nothing
 # new, yet lead to URLs nobody knew, are a trap: what is left of their kind is not fetched, nor are folders that
 # repeat (`/a/b/a/b/a/b`). 0: off, and MAX_PAGES_PER_SITE alone ends them. So many, since an honest year may be
@@ -193,6 +200,7 @@ PAGE_PIPELINES = {
     "crawler.pipelines.language.Language": 210,
     "crawler.pipelines.keywords.Keywords": 220,
     "crawler.pipelines.links.Links": 300,
+    "crawler.pipelines.sitemaps.Sitemaps": 310,
     "crawler.pipelines.archive.Archive": 800,
 }
 # Whether a page's language is told: some 0.05 CPU-ms a page. Off leaves the field empty (docs/extending.md, "What a

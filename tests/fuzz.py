@@ -8,6 +8,7 @@ of the run's number and its own alone. Exit code 1: something was found.
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import os
 import random
@@ -26,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers, captures, charset, links, robots, text, warc
+from crawler.agent import answers, captures, charset, links, robots, sitemap_file, text, warc
 from crawler.agent.frontier import CheckpointError, Frontier, encode
 from crawler.agent.keywords import headings, keywords
 from crawler.agent.language import language
@@ -248,6 +249,37 @@ def archive(data: bytes) -> None:
         list(captures.captures(Path(file.name)))
     with suppress(warc.WarcError):
         warc.http_parts(warc.read(data).block)
+
+
+def _sitemaps() -> list[bytes]:
+    urls = b"<url><loc>http://example.org/a?b=c&amp;d</loc><lastmod>2026-11-19T10:00:00+09:00</lastmod></url>"
+    whole = b'<?xml version="1.0"?><urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">%s</urlset>'
+    feeds = (
+        b"<rss><channel><item><link>/a</link><pubDate>Wed, 21 Oct 2015 07:28:00 GMT</pubDate></item></channel></rss>",
+        b'<feed xmlns="http://www.w3.org/2005/Atom"><entry><link href="/b"/><updated>2026-01</updated></entry></feed>',
+    )
+    index = b"<sitemapindex><sitemap><loc>/a.xml.gz</loc></sitemap></sitemapindex>"
+    return [
+        whole % (urls * 3),
+        gzip.compress(whole % urls),
+        index,
+        *feeds,
+        b"http://example.org/a\nhttp://b/\n",
+    ]
+
+
+@target(
+    _sitemaps,
+    "<urlset> <url> </url> <loc> </loc> <lastmod> <sitemap> <entry> <item> <link href= <!DOCTYPE [ <!ENTITY &a; ]> "
+    "<![CDATA[ ]]> xmlns= 9999-99-99T99:99:99+99:99 -0001-01-01 \x1f\x8b http:// <?xml encoding='utf-16'?>",
+)
+def sitemap(data: bytes) -> None:
+    for is_list in (True, False):
+        found = sitemap_file.read(data, MOST_BYTES, is_list=is_list)
+        if found is not None:
+            sitemap_file.told(found.pages)
+            links.places([entry.url for entry in found.pages] + found.maps, f"{SITE}/s.xml", SITE, 2_083)
+    links.places(sitemap_file.named(data), f"{SITE}/robots.txt", SITE, 2_083)
 
 
 def _tables() -> list[bytes]:

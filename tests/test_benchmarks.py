@@ -12,12 +12,15 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+import numpy as np
 import pytest
 from lxml import etree
 from w3lib.url import canonicalize_url
@@ -25,6 +28,7 @@ from w3lib.url import canonicalize_url
 from benchmarks import (
     convert,
     coordinator,
+    freshness,
     large_site,
     scaling,
     stages,
@@ -33,6 +37,7 @@ from benchmarks import (
     timeouts,
     tiny_sites,
 )
+from benchmarks.changing_web import PLAIN, ChangingWeb, Given, Plan, standing
 from benchmarks.contenders import Host
 from benchmarks.meters import memory_of
 from benchmarks.web import Pages, Tree, Web, links
@@ -401,3 +406,100 @@ def processes_of(folder: Path) -> list[int]:
                 ):
                     found.append(int(entry.name))
     return found
+
+
+# --- the changing web ---
+
+
+def test_how_fresh_a_copy_was_is_reckoned_from_what_was_given() -> None:
+    """One page of four, changed at 10 and 60; seen at 0 and at 30, so it was another from 10 to 30 and from 60 on."""
+    plan = Plan(sites=2, pages=4, sweep=10.0, changes=1.0, seconds=100.0)
+    plan.__dict__["changed"] = [[10.0, 60.0], [], [], []]
+    given = [Given(1000.0, "a", page, 0, 200, 1) for page in range(4)] + [Given(1030.0, "a", 0, 1, 200, 1)]
+    found = standing(plan, given, np.array([4.0, 0, 0, 0]), 1000.0, 1000.0, 1100.0)
+    assert found.fresh == pytest.approx((0.4 + 3) / 4)
+    assert found.weighted == pytest.approx(0.4)
+    assert found.age == pytest.approx((20**2 / 2 + 40**2 / 2) / 100 / 4)
+    assert found.stale == pytest.approx((30**2 / 2 + 70**2 / 2 + 3 * 100**2 / 2) / 100 / 4)
+    late = standing(plan, given, np.ones(4), 1000.0, 1020.0, 1030.0)
+    assert (late.fresh, late.age) == (pytest.approx(3 / 4), pytest.approx(15 / 4))
+
+
+def test_the_changing_web_changes_as_drawn_and_knows_whom_it_gave_what() -> None:
+    plan = Plan(sites=2, pages=4, sweep=0.01, changes=20.0, seconds=0.2)
+    page = max(range(4), key=lambda one: len(plan.changed[one]))
+    assert plan.changed[page]
+
+    def ask(who: str, **fields: str) -> Any:
+        wanted = urllib.request.Request(web.url(page), headers={"User-Agent": who, **fields})
+        with contextlib.suppress(urllib.error.HTTPError):
+            return urllib.request.urlopen(wanted, timeout=10)
+        return None
+
+    with ChangingWeb(plan) as web:
+        first = ask("a")
+        assert first.read() == plan.body(page, 0)
+        assert ask("a", **{"If-None-Match": first.headers["ETag"]}) is None
+        began = web.begin()
+        eventually(lambda: time.time() > began + plan.seconds, "all has changed", 5)
+        assert ask("a", **{"If-None-Match": first.headers["ETag"]}).read() == plan.body(
+            page, len(plan.changed[page])
+        )
+        assert ask(f"b{PLAIN}").headers["ETag"] is None
+        given = web.given()
+    assert [(one.who, one.page, one.version, one.status) for one in given] == [
+        ("a", page, 0, 200),
+        ("a", page, 0, 304),
+        ("a", page, len(plan.changed[page]), 200),
+        (f"b{PLAIN}", page, len(plan.changed[page]), 200),
+    ]
+
+
+def test_freshness_sees_what_is_lost_and_what_is_made_up() -> None:
+    given = [Given(at, "a-0", 0, 0, 200, 1) for at in (100.0, 110.0, 120.0)]
+    told = freshness.matched(given, [(0, 100.1), (0, 120.2)])
+    assert (told.told, told.untold, told.invented) == ([given[0], given[2]], [given[1]], 0)
+    assert freshness.in_hand(given[1], [("a-0", 110.4)])
+    assert not freshness.in_hand(given[1], [("a-1", 110.4)])
+    assert freshness.matched(given, [(0, 105.5), (1, 100.0)]).invented == 2
+
+
+def test_freshness_sees_beliefs_that_are_not_what_was_seen() -> None:
+    """One page was another at each of twenty visits, the other never."""
+    told = [Given(9.0 * n, "a", page, n if page == 0 else 0, 200, 1) for n in range(20) for page in range(2)]
+    own = [[one for one in told if one.page == page] for page in range(2)]
+    for before in (0.01, 1.0):
+        right = {page: freshness.follows(own[page], before) for page in range(2)}
+        assert right[0].shape / right[0].time > 5 * right[1].shape / right[1].time
+        assert freshness.odd_beliefs(right, told) == 0
+        assert freshness.odd_beliefs({0: right[0]}, told) == 1
+        missed = freshness.follows([*own[0][:5], *own[0][8:]], before)
+        assert freshness.odd_beliefs({**right, 0: missed}, told) == 1, "three of twenty visits"
+        late = right[1]._replace(last=right[1].last - 5)
+        assert freshness.odd_beliefs({**right, 1: late}, told) == 1
+
+
+def test_freshness_sees_goals_that_are_missed() -> None:
+    other = freshness.Outcome(0.7, 0.7, 1.0, 1.0, 100, 1.0, 0.5, 1, 0.0, 1, 0, 0, 0, 0)
+    ours = other._replace(fresh=0.71, weighted=0.75)
+    good = {"default": ours, "paper": other, "interval": other}
+    assert all(goal.met for goal in freshness.goals_of(good))
+    for worse in ({"weighted": 0.73}, {"fresh": 0.69}, {"asked": 110}):
+        missed = freshness.goals_of({**good, "default": ours._replace(**worse)})
+        assert sum(not goal.met for goal in missed) == 2
+    for worse in ({"lost": 1}, {"invented": 1}, {"odd": 1}):
+        missed = freshness.goals_of({**good, "paper": other._replace(**worse)})
+        assert sum(not goal.met for goal in missed) == 1
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_agents_that_are_killed_lose_no_history() -> None:
+    """A day and a half of it, with four kills of each crawl's agents; freshness is not judged."""
+    words = ("--json", "--parts", "modes", "--days=1.5", "--pages=120", "--kills=4")
+    command = [sys.executable, "benchmarks/freshness.py", *words]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert ended.stdout, ended.stderr[-3000:]
+    for name, one in json.loads(ended.stdout)["parts"]["modes"].items():
+        assert one["kills"] == 4, name
+        assert (one["lost"], one["invented"], one["odd"]) == (0, 0, 0), (name, one)

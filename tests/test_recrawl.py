@@ -406,7 +406,12 @@ def test_a_cut_site_is_refused() -> None:
         ({"mean_rate": 0}, "mean_rate is 0; wanted a number above 0"),
         ({"longest_seconds": "x"}, "longest_seconds is 'x'"),
         ({"conditional": 2.0}, "conditional is 2.0"),
-        ({"mode": "fresh"}, "RECRAWL_MODE is 'fresh'"),
+        (
+            {"mode": "fresh"},
+            "RECRAWL_MODE is 'fresh'; wanted one of default, importance, .*, or a dotted path",
+        ),
+        ({"mode": "crawler.recrawl.modes.NONE"}, "RECRAWL_MODE is 'crawler.recrawl.modes.NONE'"),
+        ({"mode": "math.pi"}, "RECRAWL_MODE is 'math.pi'"),
     ],
 )
 def test_what_means_nothing_is_refused(given_: dict[str, Any], told: str) -> None:

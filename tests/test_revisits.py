@@ -252,24 +252,29 @@ def test_a_busy_hour_puts_visits_off(site: Web) -> None:
 def test_an_account_saves_a_window_and_moves_its_price_by_what_was_wanted() -> None:
     account = accounts.brought_up(Account(price=1.0), 100.0, 10.0)
     assert (account.saved, account.price) == (0.0, 1.0)
-    account = accounts.spent(account, 30.0, 30.0, 0.0, 10.0)
-    assert account.saved == -30.0
-    dearer = accounts.brought_up(account, 110.0, 10.0)
+    dearer = accounts.spent(account, 30.0, 30.0, 0.0, 10.0)
+    assert dearer.saved == -30.0
     assert dearer.price > 1.0
-    assert dearer.saved == -20.0
-    cheaper = accounts.brought_up(dearer, 200.0, 10.0)
-    assert cheaper.price < dearer.price
+    level = accounts.brought_up(dearer, 130.0, 10.0)
+    assert level.saved == 0.0
+    assert level.price == pytest.approx(1.0), "as much was had as was wanted, in however many looks"
+    cheaper = accounts.brought_up(level, 200.0, 10.0)
+    assert cheaper.price < 1.0
     assert cheaper.saved == 10.0, "no more than a window's"
     back = accounts.brought_up(cheaper, 50.0, 10.0)
-    assert back.saved == cheaper.saved, "a clock that jumped back"
-    assert accounts.spent(account, 1.0, 1.0, 20.0, 10.0).wanted == account.wanted + 3.0
+    assert (back.saved, back.price) == (cheaper.saved, cheaper.price), "a clock that jumped back"
+    assert accounts.brought_up(level, 1e9, 10.0).price > 0.5, "a long pause is no reason to give all away"
+    late = accounts.spent(account, 1.0, 1.0, 100.0, 10.0)
+    assert late.price > accounts.spent(account, 1.0, 1.0, 10.0, 10.0).price, "who waits wants too"
+    crowd = accounts.spent(account, 1.0, 1e9, 0.0, 10.0).price
+    assert late.price < crowd < 1.1, "what there is no budget for counts a window at most"
+    assert accounts.spent(Account(), 1.0, 1.0, 0.0, 10.0).price == 0.0, "not found yet"
 
 
 def test_an_account_is_carried_as_figures() -> None:
-    account = Account(
-        price=2.0, log_rate=-3.0, information=5.0, saved=-1.0, wanted=0.5, began=7.0, looked=8.0
-    )
+    account = Account(price=2.0, log_rate=-3.0, information=5.0, saved=-1.0, looked=8.0)
     assert accounts.of(account._asdict()) == account
+    assert accounts.of({**account._asdict(), "wanted": 1.0}) == account, "one that an older version kept"
     assert accounts.of({}) == Account()
     assert account.mean == Mean(-3.0, 5.0) and Account().mean is None
 

@@ -223,6 +223,12 @@ def target(url: str, location: str, length: int) -> tuple[str, str] | None:
     return _canonical(url, _as_sent(location), length, None)
 
 
+def places(hrefs: list[str], url: str, site: str, length: int) -> list[tuple[str, str] | None]:
+    """Site and path of each, as `target`, of text that a file at `url` of `site` has."""
+    base = _Base(url, site, length, None)
+    return [base.place(href) for href in hrefs]
+
+
 class _Base:
     """What a page's links start from, with a short way for the links that most pages have.
 

@@ -62,6 +62,7 @@ class Slot:
     robots_hop: str = ""  # where robots.txt was redirected to, still to be read
     robots_hops: int = 0
     delay: float = 0.0  # the same, with what robots.txt says; set with the rules
+    sitemaps: frozenset[str] = frozenset()  # paths of those that robots.txt names; set with the rules
     window: Window | None = None  # in which pages may be fetched; set with the rules
     patience: SitePatience | None = None  # how long it is waited for; None: as long as the settings say
     traps: Traps | None = None  # None: they are not looked for

@@ -22,7 +22,7 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import answers, breaker, links, robots, works
+from crawler.agent import answers, breaker, links, robots, sitemap_file, works
 from crawler.agent.daily import DailyCaps
 from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.errors import (
@@ -56,6 +56,8 @@ logger = logging.getLogger("agent")
 
 # Redirects of robots.txt that are followed (RFC 9309 asks for five at least).
 ROBOTS_HOPS = 5
+# Where a sitemap is looked for that nobody names.
+USUAL_SITEMAP = "/sitemap.xml"
 # Of a header's value that is kept.
 FIELD_LENGTH = 200
 # Pages denied in one go before the event loop gets a turn.
@@ -302,11 +304,25 @@ class Visits:
             self._agent.rest(slot, max(rest or 0.0, answers.rest_of(slot.frontier.strikes)), what)
         else:
             slot.rules = rules
+            self._take_sitemaps(slot, body if 200 <= status < 300 else b"")
             slot.rules_read_at = asyncio.get_running_loop().time()
             asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
             slot.delay = max(slot.least_delay, asked)
             slot.window = rules.window
         self._agent.settle(slot)
+
+    def _take_sitemaps(self, slot: Slot, robots_file: bytes) -> None:
+        """Those that robots.txt names, or where it names none and SITEMAPS says so the usual one, are pages to load."""
+        if self._options.sitemaps == "off":
+            return
+        urls = sitemap_file.named(robots_file)
+        if not urls and self._options.sitemaps == "tried":
+            urls = [USUAL_SITEMAP]
+        base, length = f"{slot.site}/robots.txt", self._agent.max_url_length
+        places = links.places(urls, base, slot.site, length)
+        slot.sitemaps = frozenset(place[1] for place in places if place and place[0] == slot.site)
+        if slot.loads and slot.sitemaps:
+            slot.add_found(self._agent.scope.pages_of(slot.site, sorted(slot.sitemaps)), 0)
 
     # --- pages ---
 

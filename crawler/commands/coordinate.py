@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler.command import CommandError, LowtideCommand, quieten
-from crawler.options import OptionError
+from crawler.options import PLAIN, OptionError
 from crawler.supervisor import Child
 
 if TYPE_CHECKING:
@@ -41,9 +41,15 @@ class Command(LowtideCommand):
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
         from scrapy.utils.log import configure_logging
 
+        from crawler import recrawl
         from crawler.sites import connection
 
         assert self.settings is not None
+        try:
+            # The planner beside it would find out, again and again, and recheck ask nothing meanwhile.
+            recrawl.check(self.options.recrawl_mode, (PLAIN,))
+        except recrawl.RecrawlError as error:
+            raise OptionError(str(error)) from None
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[coordinator]")
         self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
         configure_logging(self.settings)

@@ -132,8 +132,7 @@ class Command(stock.Command):
     def _check_scheduler(self) -> None:
         try:
             schedulers.check_options(self.options.site_scheduler, self.options.site_scheduler_options)
-            if self.options.recrawl_mode != PLAIN:
-                recrawl.check(self.options.recrawl_mode)
+            recrawl.check(self.options.recrawl_mode, (PLAIN,))
         except (schedulers.SchedulerError, recrawl.RecrawlError) as error:
             raise UsageError(str(error), print_help=False) from None
 

@@ -11,7 +11,8 @@ Where sites come one by one, as in the crawl, account.py keeps the budget and th
 Pure: arrays in, arrays out; no clock, no Redis, no Scrapy. Times are seconds since any epoch, the same in all calls;
 one that stands still or jumps back makes pages no older, and nothing else.
 
-`Recrawl` is in core.py. RecrawlError: what was given means nothing; says what came and what is wanted.
+`Recrawl` is in core.py, and what it knows of pages in known.py. RecrawlError: what was given means nothing; says what
+came and what is wanted.
 """
 
 from __future__ import annotations
@@ -62,16 +63,21 @@ def get(name: str) -> Mode:
     return cast("Mode", found() if isinstance(found, type) else found)
 
 
-def check(name: str) -> str:
-    """The dotted path that `name` means; RecrawlError if nothing is there."""
+def check(name: str, also: tuple[str, ...] = ()) -> str:
+    """The dotted path that `name` means; RecrawlError if nothing is there.
+
+    `also`: what the caller understands beside modes; stands for itself.
+    """
+    if name in also:
+        return name
     if name in NAMES:
         return NAMES[name]
     module, _, attribute = name.rpartition(".")
     if module and _is_mode(module, attribute):
         return name
+    wanted = ", ".join((*NAMES, *also))
     raise RecrawlError(
-        f"RECRAWL_MODE is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path to something with score "
-        "and priced"
+        f"RECRAWL_MODE is {name!r}; wanted one of {wanted}, or a dotted path to something with score and priced"
     )
 
 

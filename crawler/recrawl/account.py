@@ -1,8 +1,9 @@
 """THE ACCOUNT that all sites share: how much of the budget is saved or overdrawn, and the price that keeps it level.
 
 A budget is had in seconds, one a second: whatever is limited, requests or bytes, a visit costs the share that it takes
-of an hour's, times 3600. Sites come one after the other, each at its time; so the price is moved once a window, by what
-was worth it among those that came and how late they came, since who waits wants too. Pure; times in seconds.
+of an hour's, times 3600. Sites come one after the other, each at its time, and one may want what many windows give; so
+each second that is had makes the price fall, and each second that was worth it makes it rise by as much. Sites that
+come late want more, since who waits wants too. Pure; times in seconds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from crawler.recrawl import price as prices
 
 # Windows of budget that can be saved for later.
 SAVED_WINDOWS = 1.0
-# A site this many windows late counts no more than that.
-LATEST_WINDOWS = 10.0
+# By how much, as a factor's logarithm, a window's budget moves the price: it finds its place within a sweep or two, and
+# moves little from one site to the next.
+STEP = 0.04
+# A pause of more windows moves it no further.
+LONGEST_WINDOWS = 10.0
+# To be so many windows late is no sign of want.
+TIMELY_WINDOWS = 2.0
 # Visits in an hour, where one a second is all that the budget gives.
 HOUR = 3600.0
 
@@ -35,8 +41,6 @@ class Account(NamedTuple):
     log_rate: float = 0.0  # of Mean; its information is 0 before the first visit
     information: float = 0.0
     saved: float = 0.0  # below 0: overdrawn
-    wanted: float = 0.0  # in this window
-    began: float = 0.0  # this window
     looked: float = 0.0  # last time that it was brought up to date
 
     @property
@@ -51,31 +55,24 @@ def of(fields: Mapping[str, float]) -> Account:
 
 
 def brought_up(account: Account, now: float, window: float) -> Account:
-    """The account at this time; where a window is over the price has moved. A clock that jumped back costs nothing."""
+    """The account at this time: what was had since, and a lower price. A clock that jumped back costs nothing."""
     if not account.looked:
-        return account._replace(saved=0.0, began=now, looked=now)
+        return account._replace(saved=0.0, looked=now)
     passed = max(now - account.looked, 0.0)
     saved = min(account.saved + passed, SAVED_WINDOWS * window)
-    account = account._replace(saved=saved, looked=now)
-    lasted = now - account.began
-    if 0 <= lasted < window:
-        return account
-    return account._replace(price=_moved(account, lasted, window), wanted=0.0, began=now)
-
-
-def _moved(account: Account, lasted: float, window: float) -> float:
-    """The price after so long; a step for each window that passed."""
-    price = account.price
-    if price > 0 and lasted > 0:
-        for _ in range(int(min(lasted / window, LATEST_WINDOWS))):
-            price = prices.moved(price, account.wanted, lasted)
-    return price
+    down = STEP * min(passed / window, LONGEST_WINDOWS)
+    return account._replace(price=prices.stepped(account.price, -down), saved=saved, looked=now)
 
 
 def spent(account: Account, cost: float, wanted: float, late: float, window: float) -> Account:
-    """After a site that came so late was given visits of that cost; `wanted`: of all that were worth it."""
-    waited = min(max(late, 0.0) / window, LATEST_WINDOWS)
-    return account._replace(saved=account.saved - cost, wanted=account.wanted + wanted * (1.0 + waited))
+    """After a site that came so late was given visits of that cost; `wanted`: of all that were worth it.
+
+    What is given counts as it is, up to twice where the site was late; of what was left out a window at most, since
+    pages that were loaded together want their visits together.
+    """
+    waited = min(max(late / window - TIMELY_WINDOWS, 0.0), 1.0)
+    up = STEP * (cost * (1.0 + waited) + min(wanted - cost, window)) / window
+    return account._replace(price=prices.stepped(account.price, up), saved=account.saved - cost)
 
 
 def cost_of(size: float, requests_an_hour: float, bytes_an_hour: float) -> float:

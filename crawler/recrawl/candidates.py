@@ -3,7 +3,7 @@
 Two levels, so that no choice scans all pages. A turn takes as many hosts as hold LOOKS pages for each one that a choice
 takes, so all come round within 1/LOOKS of the time in which all pages are visited once; where there are few pages, all
 of them each time. What a host keeps is as many as can be taken before its next turn; a choice looks at the first of
-each, scored anew at the moment's price.
+each, scored anew at the moment's price; where very many hosts have one, at those that were worth most at their turn.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from crawler.recrawl.compiling import compiled
 LOOKS = 50
 # Pages scored in any case: numpy's calls take longer than so many pages.
 LEAST_ROWS = 4096
+# Scores by which a threshold is found.
+SAMPLE = 8192
+# What is kept is above "there is none", whatever a mode says of it.
+LOWEST = np.finfo(np.float32).min
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -26,8 +30,10 @@ class Candidates:
     def __init__(self) -> None:
         self.pool = np.zeros(1024, np.int64)  # rows; each host's list in one piece, best first
         self.used = 0
+        self.scores = np.zeros(1024, np.float32)  # of the pool's rows, when it was their host's turn
         self.at = NOTHING  # per host: where the rest of its list begins
         self.left = NOTHING  # per host: how many are on it
+        self.first_score = np.zeros(0, np.float32)  # per host: of the first on it; -inf: there is none
         self.ends = NOTHING  # per host in the order of turns: pages up to its last
         self.turn = 0
         self.urgent: set[int] = set()  # hosts whose turn comes at once
@@ -35,12 +41,14 @@ class Candidates:
     @property
     def nbytes(self) -> int:
         """Memory of all lists."""
-        return sum(array.nbytes for array in (self.pool, self.at, self.left, self.ends))
+        kept = (self.pool, self.scores, self.at, self.left, self.first_score, self.ends)
+        return sum(array.nbytes for array in kept)
 
     def changed(self, hosts: Hosts) -> None:
         """Hosts or their rows are others than before: all lists are void."""
         n = len(hosts.start)
         self.at, self.left = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self.first_score = np.full(n, -np.inf, np.float32)
         self.used = 0
         self.ends = np.cumsum(hosts.pages)
         self.turn = self.turn if self.turn < n else 0
@@ -60,35 +68,57 @@ class Candidates:
             self.urgent.clear()
         return found
 
-    def keep(self, hosts: np.ndarray, rows: np.ndarray, kept: np.ndarray) -> None:
-        """New lists for these hosts: `kept` rows each, one host's after the other."""
+    def keep(self, hosts: np.ndarray, rows: np.ndarray, scores: np.ndarray, kept: np.ndarray) -> None:
+        """New lists for these hosts: `kept` rows each with their scores, one host's after the other."""
         self.left[hosts] = 0
         if self.used + len(rows) > len(self.pool):
             self._compact(len(rows))
         self.at[hosts] = self.used + np.cumsum(kept) - kept
         self.left[hosts] = kept
-        self.pool[self.used : self.used + len(rows)] = rows
+        new = slice(self.used, self.used + len(rows))
+        self.pool[new], self.scores[new] = rows, scores
         self.used += len(rows)
+        self._note_first(hosts)
 
-    def first(self) -> tuple[np.ndarray, np.ndarray]:
-        """Hosts that have a list, and the first row of each."""
-        hosts = np.flatnonzero(self.left)
+    def first(self, most: int, ready: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Hosts that have a list, and the first row of each: all, or `most`, about, that were worth most at their turn.
+
+        `ready`: bool per host, who may be among them; None: all.
+        """
+        score = self.first_score if ready is None else np.where(ready, self.first_score, -np.inf)
+        hosts = np.flatnonzero(score > _threshold(score, most))
         return hosts, self.pool[self.at[hosts]]
 
     def drop(self, hosts: np.ndarray) -> None:
         """The first of these hosts' lists is done with."""
         self.at[hosts] += 1
         self.left[hosts] -= 1
+        self._note_first(hosts)
+
+    def _note_first(self, hosts: np.ndarray) -> None:
+        left = self.left[hosts] > 0
+        at = np.where(left, self.at[hosts], 0)
+        self.first_score[hosts] = np.where(left, np.maximum(self.scores[at], LOWEST), -np.inf)
 
     def _compact(self, more: int) -> None:
         hosts = np.flatnonzero(self.left)
         left = self.left[hosts]
         rows, _ = spread(self.at[hosts], left, hosts)
-        live = self.pool[rows]
-        self.pool = np.zeros(max(2 * (len(live) + more), len(self.pool)), np.int64)
-        self.pool[: len(live)] = live
+        live, scores = self.pool[rows], self.scores[rows]
+        size = max(2 * (len(live) + more), len(self.pool))
+        self.pool, self.scores = np.zeros(size, np.int64), np.zeros(size, np.float32)
+        self.pool[: len(live)], self.scores[: len(live)] = live, scores
         self.at[hosts] = np.cumsum(left) - left
         self.used = len(live)
+
+
+def _threshold(score: np.ndarray, most: int) -> float:
+    """Which about `most` of the scores exceed, by a sample; -inf where they are not many more."""
+    if len(score) <= 2 * most:
+        return -np.inf
+    sample = score[:: max(len(score) // SAMPLE, 1)]
+    place = len(sample) - 1 - int(most * (len(sample) / len(score)))
+    return float(np.partition(sample, place)[place])
 
 
 @compiled

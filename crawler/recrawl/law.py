@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from crawler.recrawl import rates, signals, value
-from crawler.recrawl.columns import Hosts, Rows
+from crawler.recrawl.columns import BLOCK, Hosts, Rows, touch
 from crawler.recrawl.compiling import compiled
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 # Bytes that an answer "not modified" takes, with its head.
 HEAD_BYTES = 500.0
 # A page whose value is below this share of its price by the bound is not reckoned further.
-SURE = 0.5
+SURE = 0.85
+# Runs of fewer neighbours are not worth the bound's own loop.
+FEW = 4
 # Score of a page whose longest interval is over: above all values, which are seconds of freshness.
 PROMISED = 1e18
 
@@ -44,6 +46,16 @@ class Terms(NamedTuple):
     mean_rate: float
 
 
+class Figures(NamedTuple):
+    """What is the host's, for all of its pages."""
+
+    prior: float  # of pages that were never visited: the belief's time
+    recall: float
+    false: float
+    saves: float
+    seconds: float  # of a slot for a byte
+
+
 @dataclass(frozen=True)
 class Law:
     """A mode as figures; each is 0 unless the mode has use for its term."""
@@ -60,7 +72,7 @@ class Law:
     own_price: float = 0.0  # of a second of a slot, where no price is found
 
     def score(self, view: PageView) -> np.ndarray:
-        """Exact but for pages worth less than half their price: of these only that."""
+        """Exact but for pages worth less than SURE of their price: of these only that."""
         found = np.empty(len(view.rows), np.float32)
         _score(
             view.rows,
@@ -100,42 +112,85 @@ def _score(
     terms: Terms,
     found: np.ndarray,
 ) -> None:
-    """Neighbours are of one host, so what is the host's is looked up when it changes."""
-    known = -1
-    prior = recall = false = saves = seconds = 0.0
-    for i in range(len(rows)):
-        row, h = rows[i], hosts_of[i]
-        if h != known:
-            known = h
-            prior = rates.PRIOR_SHAPE / terms.mean_rate * math.exp(-host.offset[h])
-            recall = signals.recall(host.seen[h, 0], host.seen[h, 1])
-            false = signals.false_share(host.seen[h, 2], host.seen[h, 3])
-            saves, seconds = host.saves[h], pace[h]
-        age = max(now - page.last[row], 0.0)
-        if page.fails[row]:
-            age *= 0.5 ** page.fails[row]
-        if age >= terms.longest:
-            found[i] = PROMISED * (age / terms.longest)
-            continue
-        a, b = float(page.shape[row]), float(page.time[row])
-        if a == 0.0:
-            a, b = rates.PRIOR_SHAPE, prior
-        weight, size = float(page.weight[row]), float(page.size[row])
-        rest = terms.stale * age * age / 2.0
-        if terms.linear != 0.0:
-            rest += terms.linear * age * (a / b) ** terms.rate_power * weight**terms.weight_power
-        cost = terms.price * seconds * size
-        if terms.visit == 0.0:
-            found[i] = rest - _less(cost, saves, size, a, b, age)
-            continue
-        worth = terms.visit * (weight + terms.flatten * (1.0 - weight))
-        older = value.effective_age(a, b, age, page.signals[row], recall, false)
-        # V is at most rate * age^2 / 2, and at most the age.
-        most = worth * older * min(a / b * older / 2.0, 1.0) + rest
-        if most <= SURE * cost and saves == 0.0:
-            found[i] = most - cost
-            continue
-        found[i] = worth * value.visit_value(a, b, older) + rest - _less(cost, saves, size, a, b, older)
+    """Run by run of neighbours, which are of one host: the bound for all of a run at once, then those it leaves."""
+    begin = touched = 0
+    sums = np.empty(1)
+    simple = terms.visit != 0.0 and terms.linear == 0.0
+    while begin < len(rows):
+        if begin >= touched:
+            touched = min(begin + BLOCK, len(rows))
+            if rows[touched - 1] - rows[begin] >= 2 * (touched - begin):
+                touch(rows[begin:touched], page, sums)
+        h, first = hosts_of[begin], rows[begin]
+        end = begin + 1
+        while end < len(rows) and hosts_of[end] == h and rows[end] == first + end - begin:
+            end += 1
+        figures = _figures(host, h, pace[h], terms)
+        if simple and end - begin >= FEW and figures.saves == 0.0 and figures.recall == 0.0:
+            _bound(first, page, now, figures, terms, found[begin:end])
+            for i in range(begin, end):
+                if not found[i] <= 0.0:
+                    found[i] = _exact(rows[i], page, now, figures, terms)
+        else:
+            for i in range(begin, end):
+                found[i] = _exact(rows[i], page, now, figures, terms)
+        begin = end
+
+
+@compiled
+def _figures(host: Hosts, h: int, seconds: float, terms: Terms) -> Figures:
+    return Figures(
+        prior=rates.PRIOR_SHAPE / terms.mean_rate * math.exp(-host.offset[h]),
+        recall=signals.recall(host.seen[h, 0], host.seen[h, 1]),
+        false=signals.false_share(host.seen[h, 2], host.seen[h, 3]),
+        saves=host.saves[h],
+        seconds=seconds,
+    )
+
+
+@compiled
+def _bound(first: int, page: Rows, now: float, figures: Figures, terms: Terms, found: np.ndarray) -> None:
+    """What each page is worth at most, less its price; 1 where that is not surely below 0. Without branches."""
+    stale, visit, flatten = terms.stale / 2.0, terms.visit, terms.flatten
+    dear, prior, longest = terms.price * figures.seconds, figures.prior, terms.longest
+    # Indexes that cannot be negative are what the compiler makes vectors of.
+    begin = np.uint64(first)
+    for i in range(np.uint64(len(found))):
+        row = begin + i
+        age = now - page.last[row]
+        age = age if age > 0.0 else 0.0
+        seen = page.shape[row] != 0.0
+        a, b = (page.shape[row] if seen else rates.PRIOR_SHAPE), (page.time[row] if seen else prior)
+        worth = visit * (page.weight[row] + flatten * (1.0 - page.weight[row]))
+        most = worth * value.most(a, b, age) + stale * age * age
+        cost = dear * page.size[row]
+        sure = (most <= SURE * cost) & (page.fails[row] == 0) & (age < longest)
+        found[i] = most - cost if sure else 1.0
+
+
+@compiled
+def _exact(row: int, page: Rows, now: float, figures: Figures, terms: Terms) -> float:
+    age = max(now - float(page.last[row]), 0.0)
+    if page.fails[row]:
+        age *= 0.5 ** float(page.fails[row])
+    if age >= terms.longest:
+        return PROMISED * (age / terms.longest)
+    a, b = float(page.shape[row]), float(page.time[row])
+    if a == 0.0:
+        a, b = rates.PRIOR_SHAPE, figures.prior
+    weight, size = float(page.weight[row]), float(page.size[row])
+    rest = terms.stale * age * age / 2.0
+    if terms.linear != 0.0:
+        rest += terms.linear * age * (a / b) ** terms.rate_power * weight**terms.weight_power
+    cost = terms.price * figures.seconds * size
+    if terms.visit == 0.0:
+        return rest - _less(cost, figures.saves, size, a, b, age)
+    worth = terms.visit * (weight + terms.flatten * (1.0 - weight))
+    older = value.effective_age(a, b, age, page.signals[row], figures.recall, figures.false)
+    most = worth * value.most(a, b, older) + rest
+    if most <= SURE * cost and figures.saves == 0.0:
+        return most - cost
+    return worth * value.visit_value(a, b, older) + rest - _less(cost, figures.saves, size, a, b, older)
 
 
 @compiled

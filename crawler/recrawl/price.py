@@ -23,4 +23,9 @@ def moved(price: float, wanted: float, allowed: float) -> float:
         return price
     apart = math.log(max(wanted, 1e-9 * allowed) / allowed)
     size = min(STEP + HASTE * max(abs(apart) - 1.0, 0.0), LARGEST)
-    return min(max(price * math.exp(math.copysign(size, apart)), LEAST), MOST)
+    return stepped(price, math.copysign(size, apart))
+
+
+def stepped(price: float, by: float) -> float:
+    """The price moved by a factor, given as its logarithm; one that was not found yet stays so."""
+    return min(max(price * math.exp(by), LEAST), MOST) if price > 0.0 else price

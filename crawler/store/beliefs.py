@@ -106,7 +106,13 @@ _COLUMNS = (
         pages.c.size,
         pages.c.etag,
     ),
-    *(pages.c.last_modified, pages.c.fetched_at, pages.c.last_checked, pages.c.last_changed),
+    *(
+        pages.c.last_modified,
+        pages.c.fetched_at,
+        pages.c.last_checked,
+        pages.c.last_changed,
+        pages.c.signalled_at,
+    ),
 )
 
 
@@ -140,11 +146,31 @@ def _learn(recrawl: Recrawl, numbers: Mapping[int, int], rows: list[Any]) -> Non
     seen = sorted(
         (last_seen_ms(row) / 1000, numbers[row.url_hash], row) for row in known if row.state == "visited"
     )
+    _hear(recrawl, {numbers[row.url_hash]: row for row in known})
     for at, number, row in seen:
         since = at - last[number]
         if since > ROUNDED + ROUNDED_SHARE * since:
             changed = row.last_changed is not None and row.last_changed / 1000 > last[number] + ROUNDED
             recrawl.visited([number], at, changed)
+    _hear(recrawl, {numbers[row.url_hash]: row for row in known})
+
+
+def _hear(recrawl: Recrawl, known: dict[int, Any]) -> None:
+    """What sitemaps said of pages since they were last visited; heard once, however often it is looked at.
+
+    Called before the visits, which judge what was said before them, and after them.
+    """
+    told = [number for number, row in known.items() if row.signalled_at is not None]
+    if not told:
+        return
+    last, heard = recrawl.last_visits(told), recrawl.signals(told)
+    new = [
+        number
+        for number, at, many in zip(told, last, heard, strict=True)
+        if not many and known[number].signalled_at / 1000 > at + ROUNDED
+    ]
+    if new:
+        recrawl.signalled(new, max(known[number].signalled_at for number in new) / 1000)
 
 
 def _add_new(recrawl: Recrawl, numbers: dict[int, int], rows: list[Any]) -> None:

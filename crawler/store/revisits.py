@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from crawler.recrawl.account import Account
 
 # Each look may give one visit to a page; so a page that changes all the time is asked at most so often in a sweep, and
-# looking more often costs more than it brings (docs/decisions).
+# looking more often costs more than it brings (docs/decisions/0008-recheck.md).
 LOOK_SHARE: Final = 0.02
 SHORTEST_WINDOW_SECONDS: Final = 0.5
 # A site sleeps so many windows at most: the price moves meanwhile.

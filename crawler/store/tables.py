@@ -144,6 +144,9 @@ pages = _table(
     Column("last_checked", BigInteger),
     Column("last_changed", BigInteger),
     Column("next_check", BigInteger),
+    # When its site's sitemap says that it changed last, and when that was news to us (ms); NULL: it does not, or never.
+    Column("sitemap_lastmod", BigInteger),
+    Column("signalled_at", BigInteger),
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 

@@ -30,7 +30,7 @@ from crawler.records import (
     hash64,
 )
 from crawler.states import IllegalTransition
-from crawler.store import extracted, healths, lives
+from crawler.store import extracted, healths, lastmods, lives
 from crawler.store import rows as row_of
 from crawler.store.ranks import forget as forget_ranks
 from crawler.store.rows import Row, clean, site_id
@@ -278,6 +278,7 @@ class _Rows:
         self._checks: dict[str, Row] = {}
         self._visits: list[Row] = []
         self._health: list[Health] = []
+        self._lastmods: list[lastmods.Lastmod] = []
 
     def add_page(self, page: Page, links: bytes, *, plain: bool) -> None:
         """Takes in a page's turn."""
@@ -289,6 +290,8 @@ class _Rows:
             self._add_extracted(row_of.page_row(page, site, url_hash, links))
             return
         self._named[site] = name
+        if page.lastmods:
+            self._lastmods += lastmods.of(page, site)
         place = (site, url_hash)
         kept = self._pages.get(place)
         if kept is None or page.fetched_at > kept[_FETCHED_AT]:
@@ -352,6 +355,7 @@ class _Rows:
         write(connection, FOUND, _sorted(self._found))
         write(connection, FOUND_LAST, _sorted(self._found_last))
         write_pages(connection, _sorted(self._pages))
+        lastmods.write(connection, self._lastmods)
         refused = self._illegal + len(self._steps) - lives.write(connection, self._steps)
         extracted.write(connection, _sorted(self._extracted))
         write(connection, ENDED, _sorted(self._ended))

@@ -1,0 +1,182 @@
+"""A sitemap as sitemaps.org has it: URLs, and when each last changed; an index of others; or a feed. Pure.
+
+Also gzipped, and as plain text where a robots.txt names it. What a site says of how often a page changes, or how much
+it matters, is not read: few mean it, and what a page's visits tell is better (docs/decisions/0008-recheck.md).
+
+Takes any bytes without raising, within so many unpacked; a broken file gives what was whole before it broke. No entity
+is resolved and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple
+
+from lxml import etree
+
+# URLs of one file, as the protocol has it; what comes behind is left.
+MOST_URLS: Final = 50_000
+# Sitemaps that an index, or a robots.txt, names.
+MOST_MAPS: Final = 500
+# Bytes in which a sitemap's root is looked for.
+HEAD_BYTES: Final = 4096
+# Where so large a share of so many URLs has the very same time, it says when the file was made, and not the pages.
+STAMPED_SHARE, STAMPED_FROM = 0.9, 10
+
+_GZIP: Final = b"\x1f\x8b"
+_ROOT: Final = re.compile(rb"<(?:[\w-]+:)?(?:urlset|sitemapindex|feed|rss)\b")
+_NAMED: Final = re.compile(rb"^[^\S\n]*+site-?map[^\S\n]*+:[^\S\n]*+(\S++)", re.I | re.M)
+_LINE: Final = re.compile(rb"^[^\S\n]*+(https?://\S++)[^\S\n]*+$", re.I | re.M)
+_WHEN: Final = re.compile(
+    r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d*)?)?\s*(Z|[+-]\d\d:?\d\d)?)?)?\s*", re.I
+)
+# What stands for one URL, where it says which, and when it changed: in sitemaps, Atom and RSS.
+_ENTRIES: Final = ("url", "sitemap", "entry", "item")
+_PLACES: Final = ("loc", "link")
+_TIMES: Final = ("lastmod", "updated", "pubDate")
+
+
+class Entry(NamedTuple):
+    """One URL, as written."""
+
+    url: str
+    changed_at: int  # ms since 1970; 0: it is not told, or cannot be read
+
+
+class Sitemap(NamedTuple):
+    """What one file says."""
+
+    pages: list[Entry]
+    maps: list[str]  # further sitemaps
+    error: str = ""  # why some of it was left out
+
+
+def read(body: bytes, most_bytes: int, *, is_list: bool = False) -> Sitemap | None:
+    """What a file says; None: it is no sitemap. `is_list`: plain text is one too, a URL a line."""
+    data, error = _unpacked(body, most_bytes)
+    if _ROOT.search(data[:HEAD_BYTES]):
+        return _of_xml(data, error)
+    if not is_list or b"<" in data[:HEAD_BYTES]:
+        return None
+    pages = [Entry(found[1].decode("utf-8", "replace"), 0) for found in _upto(_LINE.finditer(data))]
+    return Sitemap(pages, [], error) if pages else None
+
+
+def may_be(body: bytes, content_type: str) -> bool:
+    """Whether it is worth `read`: XML or gzip, by its bytes, and not called HTML."""
+    return (
+        body.startswith((_GZIP, b"<", b"\xef\xbb\xbf<", b"\n", b"\r", b" "))
+        and "html" not in content_type.lower()
+    )
+
+
+def named(robots: bytes) -> list[str]:
+    """URLs of the sitemaps that a robots.txt names, as written."""
+    text = robots[:1_000_000].replace(b"\r", b"\n")
+    urls = (found[1].decode("utf-8", "replace") for found in _NAMED.finditer(text))
+    return list(dict.fromkeys(urls))[:MOST_MAPS]
+
+
+def told(pages: list[Entry]) -> list[Entry]:
+    """Those whose time says something of them, newest first."""
+    known = [entry for entry in pages if entry.changed_at]
+    same = max(Counter(entry.changed_at for entry in known).values(), default=0)
+    if len(known) >= STAMPED_FROM and same >= STAMPED_SHARE * len(known):
+        return []
+    return sorted(known, key=lambda entry: entry.changed_at, reverse=True)
+
+
+def _unpacked(body: bytes, most: int) -> tuple[bytes, str]:
+    """The file's bytes, at most so many, and why some are missing."""
+    if not body.startswith(_GZIP):
+        return (body, "") if len(body) <= most else (body[:most], f"only its first {most} bytes are read")
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        data = unpacker.decompress(body, most)
+    except zlib.error as error:
+        return b"", f"its gzip is broken: {error}"
+    return data, f"only its first {most} bytes are read" if unpacker.unconsumed_tail else ""
+
+
+def _of_xml(data: bytes, error: str) -> Sitemap:
+    found = Sitemap([], [], error)
+    try:
+        for kind, url, when in _entries(data):
+            if kind == "sitemap" and len(found.maps) < MOST_MAPS:
+                found.maps.append(url)
+            elif kind != "sitemap" and len(found.pages) < MOST_URLS:
+                found.pages.append(Entry(url, _milliseconds(when)))
+    except (etree.LxmlError, ValueError, AssertionError) as broken:
+        return found._replace(error=error or f"its XML is broken: {str(broken)[:100]}")
+    return found
+
+
+def _entries(data: bytes) -> Iterator[tuple[str, str, str]]:
+    """Kind, URL and time of each entry, as written."""
+    events = etree.iterparse(
+        io.BytesIO(data),
+        events=("end",),
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        recover=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    for _, element in events:
+        kind = _name(element)
+        if kind not in _ENTRIES:
+            continue
+        said = {_name(child): child for child in reversed(element)}
+        place = next((said[name] for name in _PLACES if name in said), None)
+        time = next((said[name] for name in _TIMES if name in said), None)
+        url = "" if place is None else (place.text or place.get("href") or "").strip()
+        if url:
+            yield kind, url, "" if time is None else (time.text or "").strip()
+        _forget(element)
+
+
+def _forget(element: Any) -> None:
+    """What was read goes, with all that stood before it: a tree of all would be twenty times the file."""
+    element.clear()
+    parent = element.getparent()
+    while parent is not None and element.getprevious() is not None:
+        del parent[0]
+
+
+def _name(element: Any) -> str:
+    tag = element.tag
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+
+
+def _milliseconds(text: str) -> int:
+    """A W3C date, or one of mail as RSS has it; 0: neither. Without a zone it is UTC, without a time midnight."""
+    try:
+        if match := _WHEN.fullmatch(text):
+            year, month, *rest = (int(one) if one else None for one in match.groups()[:6])
+            day, hour, minute, second = rest
+            when = datetime(
+                year or 0, month or 1, day or 1, hour or 0, minute or 0, second or 0, tzinfo=_zone(match[7])
+            )
+        else:
+            when = parsedate_to_datetime(text)
+        seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return 0
+    return max(int(seconds * 1000), 0)
+
+
+def _zone(text: str | None) -> Any:
+    return datetime.strptime(text.replace("z", "Z"), "%z").tzinfo if text else UTC
+
+
+def _upto(found: Iterator[re.Match[bytes]]) -> Iterator[re.Match[bytes]]:
+    for _, one in zip(range(MOST_URLS), found, strict=False):
+        yield one

@@ -1,0 +1,41 @@
+"""WHAT VISITS TELL: signals are judged, means and beliefs renewed, in the columns and in the order of the visits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from crawler.recrawl import rates, signals
+from crawler.recrawl.columns import BLOCK, Hosts, Rows, touch
+from crawler.recrawl.compiling import compiled
+
+
+@compiled
+def learn(
+    rows: np.ndarray,
+    hosts_of: np.ndarray,
+    page: Rows,
+    host: Hosts,
+    mean: np.ndarray,
+    now: float,
+    changed: np.ndarray,
+    since: np.ndarray,
+) -> None:
+    """One visit each, at the same time; `since`: how long ago each page last changed, NaN: it is not known."""
+    sums = np.empty(1)
+    for i in range(len(rows)):
+        if i % BLOCK == 0:
+            touch(rows[i : i + BLOCK], page, sums)
+        row, h = rows[i], hosts_of[i]
+        age = max(now - page.last[row], 0.0)
+        mean_rate = math.exp(mean[0])
+        a, b = float(page.shape[row]), float(page.time[row])
+        if a == 0.0:
+            a, b = rates.PRIOR_SHAPE, rates.PRIOR_SHAPE / mean_rate * math.exp(-host.offset[h])
+            rates.learn_first(mean, host.offset, host.information, h, age, changed[i])
+        signals.judge(host.seen, h, page.signals[row], age, changed[i], a, b)
+        page.shape[row], page.time[row] = rates.learned(a, b, age, changed[i], since[i])
+        page.last[row] = now
+        page.signals[row] = 0
+        page.fails[row] = 0

@@ -1,0 +1,261 @@
+"""Sitemaps: how they are read, what a crawl takes from them, and what they tell recheck."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select
+
+from crawler.agent.sitemap_file import STAMPED_FROM, Entry, Sitemap, named, read, told
+from crawler.records import Page, Record, hash64, pack_lastmods, unpack_lastmods
+from crawler.store.beliefs import believed, keep
+from crawler.store.database import migrate, open_database, transaction
+from crawler.store.tables import pages
+from crawler.store.writing import Stored, store
+from tests.conftest import MakeDatabase
+from tests.crawling import Place
+from tests.databases import KINDS
+from tests.small_site import Reply, SmallSite, links, text
+
+MANY = 1_000_000
+SPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
+XML = {"Content-Type": "application/xml"}
+SITE = "https://a.example"
+KEY = hash64(SITE)
+NOW = 1_795_000_000_000
+
+
+def urlset(*urls: str, lastmod: str = "") -> str:
+    when = f"<lastmod>{lastmod}</lastmod>" if lastmod else ""
+    return (
+        f'<urlset xmlns="{SPACE}">'
+        + "".join(f"<url><loc>{url}</loc>{when}</url>" for url in urls)
+        + "</urlset>"
+    )
+
+
+def index(*urls: str) -> str:
+    return (
+        "<sitemapindex>" + "".join(f"<sitemap><loc>{url}</loc></sitemap>" for url in urls) + "</sitemapindex>"
+    )
+
+
+# --- how they are read ---
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (
+            urlset("/a?b=1&amp;c", lastmod="2026-11-19T10:00:00Z"),
+            Sitemap([Entry("/a?b=1&c", 1_795_082_400_000)], []),
+        ),
+        (urlset("/a", lastmod="2026-11-19T19:00:00+09:00"), Sitemap([Entry("/a", 1_795_082_400_000)], [])),
+        (urlset("/a", lastmod="2026-11-19"), Sitemap([Entry("/a", 1_795_046_400_000)], [])),
+        (urlset("/a", lastmod="yesterday"), Sitemap([Entry("/a", 0)], [])),
+        (index("/one.xml", "/two.xml.gz"), Sitemap([], ["/one.xml", "/two.xml.gz"])),
+        (
+            "<rss><channel><item><pubDate>Thu, 19 Nov 2026 10:00:00 GMT</pubDate><link>/n</link></item>"
+            "</channel></rss>",
+            Sitemap([Entry("/n", 1_795_082_400_000)], []),
+        ),
+        (
+            '<feed xmlns="http://www.w3.org/2005/Atom"><entry><link href="/e"/><updated>2026-11-19T10:00:00Z</updated>'
+            "</entry></feed>",
+            Sitemap([Entry("/e", 1_795_082_400_000)], []),
+        ),
+        ("<urlset><url></url><url><loc/></url></urlset>", Sitemap([], [])),
+    ],
+)
+def test_its_forms(body: str, found: Sitemap) -> None:
+    assert read(body.encode(), MANY) == found
+    assert read(gzip.compress(body.encode()), MANY) == found
+
+
+def test_what_is_none() -> None:
+    assert read(b"<html><body><a href=/a>urlset</a>", MANY) is None
+    assert read(b"http://a.example/a\n", MANY) is None, "plain text is one only where it is named as one"
+    lines = b"http://a.example/a\r\n\r\nhttps://a.example/b\nno url\n"
+    found = read(lines, MANY, is_list=True)
+    assert found and [entry.url for entry in found.pages] == ["http://a.example/a", "https://a.example/b"]
+
+
+def test_a_broken_one_gives_what_was_whole() -> None:
+    whole = urlset("/a", "/b")
+    found = read(whole[: whole.index("/b") + 2].encode(), MANY)
+    assert found and found.pages == [Entry("/a", 0)] and "broken" in found.error
+    packed = read(gzip.compress(whole.encode())[:20] + b"\xff" * 40, MANY)
+    assert packed is None or packed.error
+
+
+def test_it_may_not_be_larger_than_its_bound() -> None:
+    body = urlset(*(f"/{one}" for one in range(10_000))).encode()
+    for packed in (body, gzip.compress(body)):
+        found = read(packed, 10_000)
+        assert found and 100 < len(found.pages) < 1_000 and "first 10000 bytes" in found.error
+    bomb = gzip.compress(body[:60] + b" " * 50_000_000)
+    began = time.process_time()
+    assert read(bomb, 10_000) is not None
+    assert time.process_time() - began < 0.5
+
+
+def test_entities_are_not_resolved(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    for entity in ('"' + "x" * 1000 + '"', f'SYSTEM "file://{tmp_path}/secret"'):
+        body = f"<!DOCTYPE a [<!ENTITY x {entity}>]>{urlset('/a&x;')}"
+        found = read(body.encode(), MANY)
+        assert found is not None
+        assert not any("secret" in entry.url or "xx" in entry.url for entry in found.pages)
+
+
+def test_robots_name_them() -> None:
+    body = b"Sitemap: https://a.example/one.xml\r\nUser-agent: *\rDisallow: /x\n  sitemap :/two.xml # ours\nSitemap:\n"
+    assert named(body) == ["https://a.example/one.xml", "/two.xml"]
+    assert len(named(b"".join(b"Sitemap: /%d\n" % one for one in range(10_000)))) == 500
+
+
+def test_a_time_that_all_pages_have_says_nothing() -> None:
+    stamped = [Entry(f"/{one}", 5) for one in range(STAMPED_FROM)]
+    assert told(stamped) == []
+    assert told([*stamped[:4], Entry("/new", 9), Entry("/old", 1), Entry("/none", 0)])[0] == Entry("/new", 9)
+
+
+# --- a crawl ---
+
+
+def crawled(folder: Path, routes: dict[str, Any], **given: Any) -> tuple[set[str], set[str]]:
+    """Paths that were asked for, and those that are stored; {root} stands for the site in what it says."""
+    with SmallSite({}) as web, Place(folder) as place:
+        web.routes = {
+            path: reply._replace(body=reply.body.replace("{root}", web.site))
+            for path, reply in routes.items()
+        }
+        place.crawl([web.root], **given).succeeded()
+        stored = place.rows("select url from pages where status = 200")
+        return set(web.pages), {url.removeprefix(web.site) for (url,) in stored}
+
+
+ROUTES = {
+    "/robots.txt": text(
+        "User-agent: *\nDisallow: /secret\nSitemap: {root}/map.xml\nSitemap: http://127.0.1.2:9/o.xml"
+    ),
+    "/": links("/a"),
+    "/a": links(),
+    "/map.xml": Reply(200, XML, index("{root}/one.xml", "/two.xml", "http://127.0.1.2:9/x.xml")),
+    "/one.xml": Reply(
+        200, XML, urlset("{root}/b", "/a", "/secret/1", "http://127.0.1.2:9/y", "javascript:x")
+    ),
+    "/two.xml": Reply(200, XML, index("/three.xml") + "broken"),
+    "/three.xml": Reply(200, XML, urlset("/never")),
+    "/b": links("/c"),
+    "/c": links(),
+}
+
+
+def test_pages_that_no_link_leads_to_are_found(tmp_path: Path) -> None:
+    asked, stored = crawled(tmp_path, ROUTES)
+    assert asked == {"/", "/a", "/b", "/c", "/map.xml", "/one.xml", "/two.xml"}
+    assert stored == asked
+
+
+def test_they_may_be_left_alone(tmp_path: Path) -> None:
+    asked, _ = crawled(tmp_path, ROUTES, SITEMAPS="off")
+    assert asked == {"/", "/a"}
+
+
+def test_the_usual_place_may_be_tried(tmp_path: Path) -> None:
+    routes = {"/": links(), "/sitemap.xml": Reply(200, XML, urlset("{root}/b")), "/b": links()}
+    asked, _ = crawled(tmp_path, routes, SITEMAPS="tried")
+    assert asked == {"/", "/sitemap.xml", "/b"}
+
+
+# --- what they tell recheck ---
+
+
+class Tables:
+    """A site of three pages and its sitemap, without agents."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.sequence = 0
+        migrate(engine)
+        self.put(*(self.page(path, NOW) for path in ("/a", "/b", "/map.xml")))
+
+    def page(self, path: str, at: int, **given: Any) -> Page:
+        self.sequence += 1
+        return Page(
+            site=SITE, path=path, fetched_at=at, status=200, outcome="stored", sha256=f"{at:064x}", size=100,
+            agent="h", run="r", seq=self.sequence, **given,
+        )  # fmt: skip
+
+    def put(self, *records: Record) -> None:
+        with transaction(self.engine) as connection:
+            store(connection, [Stored(f"{NOW + self.sequence}-0", one) for one in records])
+
+    def say(self, at: int, **changed: int) -> Page:
+        packed = pack_lastmods((hash64(f"{SITE}/{name}"), when) for name, when in changed.items())
+        record = self.page("/map.xml", at, lastmods=packed)
+        self.put(record)
+        return record
+
+    def signalled(self) -> dict[str, int | None]:
+        with transaction(self.engine) as connection:
+            rows = connection.execute(select(pages.c.url, pages.c.signalled_at)).all()
+        return {url.removeprefix(f"{SITE}/"): at for url, at in rows if not url.endswith("xml")}
+
+    def heard(self, at: int) -> dict[str, int]:
+        """Signals since each page's last visit, as recheck's next look finds and keeps them."""
+        found = believed(self.engine, KEY, "default", None)
+        keep(self.engine, KEY, found, at, at)
+        numbers = list(found.rows)
+        many = found.recrawl.signals(numbers)
+        said = {
+            found.rows[one].url.removeprefix(f"{SITE}/"): int(n) for one, n in zip(numbers, many, strict=True)
+        }
+        return {name: n for name, n in said.items() if name != "map.xml"}
+
+
+def test_lastmods_are_packed() -> None:
+    pairs = [(-1, 5), (2**62, NOW)]
+    assert unpack_lastmods(pack_lastmods(pairs)) == pairs
+    assert unpack_lastmods(pack_lastmods(pairs) + b"odd") == pairs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_newer_time_is_a_signal(kind: str, make_database: MakeDatabase) -> None:
+    engine = open_database(make_database(kind))
+    try:
+        tables = Tables(engine)
+        assert tables.heard(NOW) == {"a": 0, "b": 0}
+        tables.say(NOW + 1000, a=NOW - 5000, b=NOW + 500, c=NOW + 1)
+        assert tables.signalled() == {"a": None, "b": NOW + 1000}, "a was loaded after it had changed"
+        assert tables.heard(NOW + 1500) == {"a": 0, "b": 1}
+        again = tables.say(NOW + 2000, a=NOW - 5000, b=NOW + 500)
+        tables.put(again)
+        assert tables.signalled() == {"a": None, "b": NOW + 1000}, "nothing new was said"
+        tables.say(NOW + 3000, a=NOW - 4000, b=NOW + 400)
+        assert tables.signalled() == {"a": NOW + 3000, "b": NOW + 1000}
+        assert tables.heard(NOW + 3500) == tables.heard(NOW + 3600) == {"a": 1, "b": 1}
+        tables.put(tables.page("/a", NOW + 4000))
+        assert tables.heard(NOW + 4500) == {"a": 0, "b": 1}, "a visit has judged it"
+    finally:
+        engine.dispose()
+
+
+def test_a_signal_that_came_before_its_visit_is_judged_by_it(make_database: MakeDatabase) -> None:
+    engine = open_database(make_database("sqlite"))
+    try:
+        tables = Tables(engine)
+        tables.heard(NOW)
+        tables.say(NOW + 10_000, a=NOW + 5_000)
+        tables.put(tables.page("/a", NOW + 20_000), tables.page("/b", NOW + 20_000))
+        assert tables.heard(NOW + 30_000) == {"a": 0, "b": 0}
+        found = believed(engine, KEY, "default", None)
+        silent_changes = found.recrawl.view(list(found.rows), 1.0, 1.0).hosts.seen[0, 1]
+        assert 1 < silent_changes < 2.01, "b and the sitemap changed unannounced, a did not"
+    finally:
+        engine.dispose()
