@@ -23,6 +23,7 @@ def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
     values = {
         str: _TEXT,
         int: _INTS,
+        bytes: st.binary(max_size=40),
         int | None: st.none() | _INTS,
         float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),
