@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import Engine, delete, select, update
 
@@ -161,6 +162,21 @@ def test_budgets_are_kept(settings: dict[str, int], most: float, site: Web) -> N
     told = site("sqlite", **settings)
     told.live(5 * 3600.0, lively)
     assert 0.5 * 5 * most < told.visits.total() < 1.2 * 5 * most
+
+
+def test_what_will_likely_answer_with_a_head_alone_costs_less(site: Web) -> None:
+    """Of pages that never changed, those that have a validator; but of bytes, not of requests."""
+    told = site("sqlite", recheck_bytes_per_hour=3_600)
+    told.live(3 * INTERVAL, lambda one: 0.0)
+    with transaction(told.engine) as connection:
+        connection.execute(update(pages).where(pages.c.url == f"{SITE}/0").values(etag='"x"'))
+    found = believed(told.engine, KEY, "default", told.account.mean)
+    numbers = {int(row.url.rpartition("/")[2]): number for number, row in found.rows.items()}
+    asked = [numbers[0], numbers[1]]
+    named, plain = told.revisits.costs(found, asked, told.now)
+    assert plain == 1000 and 500 < named < 800
+    requests = Revisits(told.engine, msgspec.structs.replace(told.options, recheck_bytes_per_hour=0))
+    assert len(set(requests.costs(found, asked, told.now))) == 1
 
 
 def test_a_look_that_came_to_nothing_is_the_same_again(site: Web) -> None:

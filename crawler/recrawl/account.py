@@ -8,9 +8,10 @@ come late want more, since who waits wants too. Pure; times in seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from crawler.recrawl import price as prices
 
@@ -75,6 +76,9 @@ def spent(account: Account, cost: float, wanted: float, late: float, window: flo
     return account._replace(price=prices.stepped(account.price, up), saved=account.saved - cost)
 
 
-def cost_of(size: float, requests_an_hour: float, bytes_an_hour: float) -> float:
-    """What a visit takes of the account; infinite budgets are `math.inf`."""
-    return HOUR * max(1.0 / requests_an_hour, size / bytes_an_hour if math.isfinite(bytes_an_hour) else 0.0)
+def cost_of(size: Any, requests_an_hour: float, bytes_an_hour: float) -> np.ndarray:
+    """What visits of these bytes take of the account, each; infinite budgets are `math.inf`."""
+    found: np.ndarray = HOUR * np.maximum(
+        1.0 / requests_an_hour, np.asarray(size, np.float64) / bytes_an_hour
+    )
+    return found

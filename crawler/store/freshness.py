@@ -17,7 +17,7 @@ from crawler.records import hash64
 from crawler.recrawl import Recrawl, value
 from crawler.recrawl import account as accounts
 from crawler.recrawl.packing import UnreadableError
-from crawler.store.beliefs import believed
+from crawler.store.beliefs import Believed, believed
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.revisits import Revisits
 from crawler.store.tables import beliefs, pages, sites
@@ -92,7 +92,7 @@ def explained(engine: Engine, options: Options, account: Account | None, url: st
     number = next((n for n, page in found.rows.items() if page.url_hash == row.url_hash), None)
     if number is None:
         raise PageUnknownError(f"{url} was never loaded, or is dead: recheck does not look after it")
-    return _parts(found.recrawl, number, found.rows[number], Revisits(engine, options), account)
+    return _parts(found, number, Revisits(engine, options), account)
 
 
 def _site(engine: Engine, site_id: int, options: Options, account: Account | None, now: float) -> Site | None:
@@ -137,11 +137,9 @@ def _request_cost(options: Options, many: int) -> float:
     return HOUR / rate
 
 
-def _parts(
-    recrawl: Recrawl, number: int, row: Any, revisits: Revisits, account: Account | None
-) -> dict[str, Any]:
-    now = time.time()
-    cost = revisits.cost(row.size)
+def _parts(found: Believed, number: int, revisits: Revisits, account: Account | None) -> dict[str, Any]:
+    now, recrawl, row = time.time(), found.recrawl, found.rows[number]
+    cost = float(revisits.costs(found, [number], now)[0])
     recrawl.note([number], size=cost)
     view = recrawl.view([number], now, 1.0)
     a, b = (float(one[0]) for one in view.belief)

@@ -15,6 +15,7 @@ import numpy as np
 
 from crawler.records import hash64
 from crawler.recrawl import account as accounts
+from crawler.recrawl.law import HEAD_BYTES
 from crawler.store import beliefs
 
 if TYPE_CHECKING:
@@ -61,9 +62,24 @@ class Revisits:
         """RECRAWL_MODE."""
         return self._options.recrawl_mode
 
-    def cost(self, size: float) -> float:
-        """What a visit takes of the account, in seconds."""
-        return accounts.cost_of(size, *self._budget())
+    def costs(self, found: beliefs.Believed, numbers: list[int], now: float) -> np.ndarray:
+        """What a visit to each of these takes of the account, in seconds, as far as can be foreseen."""
+        requests, volume = self._budget()
+        size = np.array([found.rows[one].size for one in numbers], np.float64)
+        if math.isfinite(volume) and numbers:
+            size = self._foreseen(found, numbers, size, now)
+        return accounts.cost_of(size, requests, volume)
+
+    @staticmethod
+    def _foreseen(found: beliefs.Believed, numbers: list[int], size: np.ndarray, now: float) -> np.ndarray:
+        """Bytes of each: a page with a validator that is likely to be the same is likely to come as a head alone."""
+        view = found.recrawl.view(numbers, now, 1.0)
+        a, b = view.belief
+        same = np.exp(-a * np.log1p(view.age / b))
+        named = np.array([bool(found.rows[one].etag or found.rows[one].last_modified) for one in numbers])
+        saved = np.where(named, same * np.maximum(size - HEAD_BYTES, 0.0), 0.0)
+        left: np.ndarray = size - saved
+        return left
 
     def window(self) -> float:
         """Seconds between two looks at a site; shorter only where nothing could be asked."""
@@ -91,8 +107,8 @@ class Revisits:
             return Look([], 0, account, found)
         self._count(at_least=len(found.rows))
         asked, wake, account = self._worth_it(found, now, account, pace)
-        chosen = self._affordable(found, asked[:most], account)
-        cost, all_cost = (float(self._costs(found, some).sum()) for some in (chosen, asked))
+        chosen = self._affordable(self.costs(found, asked[:most], now), asked, account)
+        cost, all_cost = (float(self.costs(found, some, now).sum()) for some in (chosen, asked))
         if len(chosen) < len(asked):
             wake = now + SOONER * self.window()
         # What was left is wanted again at the next look, which comes so much sooner.
@@ -111,7 +127,7 @@ class Revisits:
         recrawl, window = found.recrawl, self.window()
         numbers = list(found.rows)
         sizes = [found.rows[number].size for number in numbers]
-        recrawl.note(numbers, size=self._costs(found, numbers))
+        recrawl.note(numbers, size=self.costs(found, numbers, now))
         if account.price <= 0:
             account = account._replace(price=self._first_price(recrawl, numbers, now))
         recrawl.price = account.price
@@ -120,14 +136,10 @@ class Revisits:
         asked = [int(one) for one in candidates if found.rows[int(one)].state == "visited"]
         return asked, min(max(wake, now + window), now + LONGEST_SLEEP * window), account
 
-    def _affordable(self, found: beliefs.Believed, asked: list[int], account: Account) -> list[int]:
+    def _affordable(self, costs: np.ndarray, asked: list[int], account: Account) -> list[int]:
         """As many, the best, as the account can bear: it may be overdrawn by a window, and by one page."""
-        cost = np.cumsum(self._costs(found, asked))
-        return asked[: int(np.searchsorted(cost, max(account.saved, 0.0) + self.window())) + 1]
-
-    def _costs(self, found: beliefs.Believed, numbers: list[int]) -> np.ndarray:
-        """Of a visit to each of these, in seconds of the account."""
-        return np.array([self.cost(found.rows[one].size) for one in numbers])
+        within = np.searchsorted(np.cumsum(costs), max(account.saved, 0.0) + self.window())
+        return asked[: min(int(within) + 1, len(costs))]
 
     def _budget(self) -> tuple[float, float]:
         """Requests and bytes an hour."""
