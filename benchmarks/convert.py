@@ -422,6 +422,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     given.pages = LARGE if given.large else given.pages
     given.processes = [int(word) for word in given.processes.split(",")]
+    if given.folder:
+        Path(given.folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         told = measure(given, Path(folder))
     if given.fill:

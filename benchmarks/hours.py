@@ -180,6 +180,7 @@ class RealCrawl:
             "DOWNLOAD_DELAY": 0,
             # The busiest hours have no whole page: such a site is slow, and not gone.
             "HEAD_TIMEOUT_SECONDS": LONGEST_PAGE_HOURS * shape.hour_seconds,
+            "ADAPTIVE_TIMEOUTS": False,
             **PROMPT,
         }
         planned = {**self._settings, "SITE_SCHEDULER": how.policy, "SITE_SLOTS": slots}

@@ -63,7 +63,8 @@ def test_only_sites_that_may_be_worked_on_are_open() -> None:
         record("suspended", "suspended", known=9, done=4),
         record("runs", agent="one", work="site", known=2, done=1),
         record("rests", "later"),
-        record("ended", "finished"),
+        record("ended", "finished", known=7, done=7),
+        record("never answered", "finished"),
         record("blocked", "blocked"),
         record("paused", paused=True),
         record("rechecked", agent="one", work="recheck"),
@@ -73,6 +74,7 @@ def test_only_sites_that_may_be_worked_on_are_open() -> None:
     assert found.known.tolist() == [0, 9, 20]
     assert found.done.tolist() == [0, 4, 15]
     assert found.running.tolist() == [False, False, True]
+    assert found.ended == (1, 7)
 
 
 def test_sizes_are_drawn_to_the_mean_of_all_while_little_is_done() -> None:
@@ -84,7 +86,10 @@ def test_sizes_are_drawn_to_the_mean_of_all_while_little_is_done() -> None:
     assert left[2] == 400, "nothing is done of it yet"
     assert 60 < left[3] < 80, "most of what is known of it is done"
     assert prospects.remaining(known, done, most=50).max() == 50
-    assert prospects.remaining(np.zeros(2, np.float32), np.zeros(2, np.float32)).tolist() == [100, 100]
+    none = np.zeros(2, np.float32)
+    assert prospects.remaining(none, none).tolist() == [100, 100]
+    assert prospects.remaining(none, none, ended=prospects.Ended(4, 120)).tolist() == [30, 30]
+    assert prospects.remaining(known, done, ended=prospects.Ended(1, 0))[0] == 300, "one more, without any"
 
 
 def test_a_view_without_evidence_is_flat_and_means_something() -> None:
@@ -192,6 +197,10 @@ class Known:
     """Loads that a test gives: site -> load of each of the 24 hours from the hour that is asked for."""
 
     load: dict[str, list[int]] = field(default_factory=dict)
+    many_visits: int = 0
+
+    def visits(self) -> int:
+        return self.many_visits
 
     def hours(self, sites: Sequence[str], hour: int, hour_seconds: float) -> Hours:
         made = hours_of(len(sites))
@@ -336,6 +345,8 @@ def test_who_takes_over_within_an_hour_suspends_and_probes_nothing_again(
         ("found", "sites were found"),
         ("errors", "went to rest"),
         ("grown", "pages to go"),
+        ("learned", "twice as many visits are known"),
+        ("learned little", ""),
         ("nothing", ""),
     ],
 )
@@ -358,6 +369,10 @@ def test_the_plan_is_made_anew_where_it_no_longer_fits(
         queue.leave("one", first, "later", due_ms=queue.server_ms() + 60_000)
     elif what == "grown":
         queue.send("one", delivery(first, 1, known=5000, done=1))
+    elif what == "learned":
+        hall.loads.many_visits = 2
+    elif what == "learned little":
+        hall.loads.many_visits = 1
     hall.look()
     assert (why in caplog.text) if why else not caplog.text
 

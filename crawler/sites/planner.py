@@ -1,10 +1,11 @@
 """Plans the hours: which sites come first, and which of those that run give way to others. One planner at a time.
 
 At an hour's change, and within it where the plan no longer fits (its list runs low, slots came free by errors, a site
-turned out twice as large, many sites were found), the policy that the agents name scores all open sites; the best go
-into the hour's list, the next hour's is written too, and what is worth less than what waits is suspended. Hides the
-lock, by which of several planners one plans and another takes over within LOCK_SECONDS. Where there is no planner
-agents go on by what lists are left, then by the order of listing, so no slot idles.
+turned out twice as large, many sites were found, a young crawl knows twice as much), the policy that the agents name
+scores all open sites; the best go into the hour's list, the next hour's is written too, and what is worth less than
+what waits is suspended. Hides the lock, by which of several planners one plans and another takes over within
+LOCK_SECONDS. Where there is no planner agents go on by what lists are left, then by the order of listing, so no slot
+idles.
 
 Connection errors reach the caller, who calls `look` again; nothing is lost with a planner that dies.
 """
@@ -44,6 +45,10 @@ LOW_WATER = 4
 ERRORS_SHARE, FOUND_SHARE = 0.2, 0.2
 # A site with this many times the pages that the plan reckoned with no longer fits either; small ones never matter.
 GROWTH, LEAST_GROWTH = 2.0, 100
+# Visits up to which a plan is made anew when twice as many are known: the first ones tell how large and how quick
+# sites are at all. A crawl of 100 sites whose loads were known went by guesses of both for two hours, and took 16.7 in
+# place of 14.8.
+FEW_VISITS = 1000
 # Planning within an hour takes at most this share of the planner's time.
 BUSY_SHARE = 0.1
 # Of all slots' time, what probes may take.
@@ -55,6 +60,9 @@ class Loads(Protocol):
 
     def hours(self, sites: Sequence[str], hour: int, hour_seconds: float) -> Hours:
         """Of these sites, from this hour (hours of so many seconds since 1970) on."""
+
+    def visits(self) -> int:
+        """How many visits are known by now."""
 
 
 class Orders(NamedTuple):
@@ -109,6 +117,7 @@ class Plan(NamedTuple):
     added: int  # sites known to the queue
     later: int  # sites that rested
     left: dict[str, float]  # running sites -> pages still to fetch, as reckoned
+    visits: int  # that were known
     seconds: float  # that making it took
     made_at: float  # monotonic
 
@@ -206,6 +215,8 @@ class Planner:
             return Why(f"{depth.added - plan.added} sites were found", suspends=False)
         if await self._runs_low(hour, orders, depth):
             return Why("its list runs low", suspends=False)
+        if await self._knows_more(plan):
+            return Why("twice as many visits are known", suspends=True)
         grown = await self._grown(plan)
         return Why(grown, suspends=True) if grown else None
 
@@ -214,6 +225,11 @@ class Planner:
         if left >= LOW_WATER * orders.slots or left >= depth.waiting + depth.suspended:
             return False
         return left < depth.waiting + depth.suspended - len(await self._queue.parked())
+
+    async def _knows_more(self, plan: Plan) -> bool:
+        if plan.visits > FEW_VISITS:
+            return False
+        return await asyncio.to_thread(self._loads.visits) >= max(plan.orders.slots, GROWTH * plan.visits)
 
     async def _grown(self, plan: Plan) -> str:
         for site, (known, done) in (await self._queue.running()).items():
@@ -272,9 +288,10 @@ class Planner:
         if why.begins:
             await self._probe(number, seen)
             await self._queue.tell_planned(self._name, number, hour)
+        visits = await asyncio.to_thread(self._loads.visits)
         seconds = time.monotonic() - began
         left = {seen.prospects.names[row]: float(seen.view.remaining[row]) for row in np.flatnonzero(running)}
-        self._plan = Plan(hour, orders, depth.added, depth.later, left, seconds, time.monotonic())
+        self._plan = Plan(hour, orders, depth.added, depth.later, left, visits, seconds, time.monotonic())
         logger.info(
             "hour %d, %s: %d sites in line by %s, %d suspended (%.2f s)",
             hour,

@@ -26,6 +26,16 @@ HALF_KNOWN = 30.0
 FIRST_PACE = 3600.0
 
 
+class Ended(NamedTuple):
+    """Sites that were walked to their end, and their pages together: what sites are like on average."""
+
+    sites: int
+    pages: int
+
+
+NONE_ENDED = Ended(0, 0)
+
+
 class Hours(NamedTuple):
     """What is known of n sites' hours, column 0 being the hour asked for."""
 
@@ -45,6 +55,7 @@ class Prospects:
     known: np.ndarray  # (n,) float32: URLs; 0: nobody has looked
     done: np.ndarray  # (n,) float32: of these, have had their turn
     running: np.ndarray  # (n,) bool: somebody holds it
+    ended: Ended = NONE_ENDED
 
 
 def open_sites(
@@ -58,7 +69,11 @@ def open_sites(
     known: list[int] = []
     done: list[int] = []
     running: list[bool] = []
+    ended_sites = ended_pages = 0
     for record in records:
+        if record.state == "finished" and record.known:
+            ended_sites += 1
+            ended_pages += record.known
         if record.site in parked and not record.agent:
             continue
         if record.paused or record.state not in ("waiting", "suspended") or record.work not in ("", "site"):
@@ -74,13 +89,14 @@ def open_sites(
         np.array(known, np.float32),
         np.array(done, np.float32),
         np.array(running, bool),
+        Ended(ended_sites, ended_pages),
     )
 
 
-def remaining(known: np.ndarray, done: np.ndarray, most: int = 0) -> np.ndarray:
+def remaining(known: np.ndarray, done: np.ndarray, most: int = 0, ended: Ended = NONE_ENDED) -> np.ndarray:
     """(n,) float32: pages still to fetch; at least one of every open site, of `most` (0: no limit) at most."""
-    looked = known > 0
-    mean = np.float32(known[looked].mean() if looked.any() else FIRST_SIZE)
+    looked = int(np.count_nonzero(known)) + ended.sites
+    mean = np.float32((known.sum(dtype=np.float64) + ended.pages) / looked if looked else FIRST_SIZE)
     if most:
         mean, known = np.minimum(mean, np.float32(most)), np.minimum(known, np.float32(most))
     trust = done / (done + np.float32(HALF_KNOWN))
@@ -108,7 +124,7 @@ def view(
         load=_frozen(load),
         pages_per_hour=_frozen(_paces(hours, hour_seconds)),
         pace_cap=_frozen(cap.astype(np.float32)),
-        remaining=_frozen(remaining(prospects.known, prospects.done, most_pages)),
+        remaining=_frozen(remaining(prospects.known, prospects.done, most_pages, prospects.ended)),
         ready=_frozen(hours.is_open[:, 0].copy()),
         sequence=_frozen(hours.listed),
         slots=slots,

@@ -143,6 +143,7 @@ class LoadedTable:
         self.imported = np.zeros((0, CELLS), np.uint8)  # loads that were imported; 255: not given
         self._groups: list[int] = []  # sites of one country share a day
         self._countries: dict[str, int] = {"": 0}
+        self.many_visits = 0  # that are known
         self._last_id = 0
         self._imports: tuple[Any, ...] = (0, None)
 
@@ -156,6 +157,7 @@ class LoadedTable:
             self._take_in(rows)
             self._last_id = rows[-1].id
             many += len(rows)
+        self.many_visits += many
         with transaction(engine) as db:
             asked = select(func.count(), func.max(profile_rows.c.imported_at)).select_from(profile_rows)
             imports = tuple(db.execute(asked).one())

@@ -106,6 +106,21 @@ class TableLoads:
 
     def hours(self, names: Sequence[str], hour: int, hour_seconds: float) -> Hours:
         """Of these sites, from this hour on."""
+        self._read()
+        listed = np.array([self._listed.get(name, LAST) for name in names], np.int64)
+        return hours_of(self._table, names, hour, hour_seconds, listed)
+
+    def visits(self) -> int:
+        """How many visits are known by now."""
+        self._read()
+        return self._table.many_visits if self._table is not None else 0
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _read(self) -> None:
         try:
             self._refresh()
             self._told_away = False
@@ -113,13 +128,6 @@ class TableLoads:
             if not self._told_away:
                 logger.warning("the database cannot be read; planning goes on by what is known: %s", error)
             self._told_away = True
-        listed = np.array([self._listed.get(name, LAST) for name in names], np.int64)
-        return hours_of(self._table, names, hour, hour_seconds, listed)
-
-    def close(self) -> None:
-        """Let go of the database."""
-        if self._engine is not None:
-            self._engine.dispose()
 
     def _refresh(self) -> None:
         if self._engine is None:
