@@ -304,6 +304,15 @@ def test_a_visit_costs_the_larger_share_of_its_budgets() -> None:
 # --- a crawl ---
 
 
+@pytest.mark.parametrize("words", [("coordinate",), ("crawl", "recheck")])
+def test_a_mode_that_is_none_is_refused_with_those_there_are(words: tuple[str, ...], tmp_path: Path) -> None:
+    with Place(tmp_path) as place:
+        run = place.run(*words, RECRAWL_MODE="fresh")
+        run.refused(
+            "RECRAWL_MODE is 'fresh'; wanted one of default, importance, ", ", interval, or a dotted path"
+        )
+
+
 @pytest.mark.timeout(240)
 def test_agents_ask_the_lively_pages_more_often(tmp_path: Path) -> None:
     """Two of twelve pages are another each few seconds; a coordinator's packer finds out which."""
