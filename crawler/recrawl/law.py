@@ -72,7 +72,7 @@ class Law:
     own_price: float = 0.0  # of a second of a slot, where no price is found
 
     def score(self, view: PageView) -> np.ndarray:
-        """Exact but for pages worth less than SURE of their price: of these only that."""
+        """Exact where a page is worth its price; else never above that, and of few pages at a time nearly exact."""
         found = np.empty(len(view.rows), np.float32)
         _score(
             view.rows,
@@ -150,7 +150,7 @@ def _figures(host: Hosts, h: int, seconds: float, terms: Terms) -> Figures:
 
 @compiled
 def _bound(first: int, page: Rows, now: float, figures: Figures, terms: Terms, found: np.ndarray) -> None:
-    """What each page is worth at most, less its price; 1 where that is not surely below 0. Without branches."""
+    """What each page is worth at most, less its price; 1 where that is above 0. Without branches."""
     stale, visit, flatten = terms.stale / 2.0, terms.visit, terms.flatten
     dear, prior, longest = terms.price * figures.seconds, figures.prior, terms.longest
     # Indexes that cannot be negative are what the compiler makes vectors of.
@@ -164,7 +164,7 @@ def _bound(first: int, page: Rows, now: float, figures: Figures, terms: Terms, f
         worth = visit * (page.weight[row] + flatten * (1.0 - page.weight[row]))
         most = worth * value.most(a, b, age) + stale * age * age
         cost = dear * page.size[row]
-        sure = (most <= SURE * cost) & (page.fails[row] == 0) & (age < longest)
+        sure = (most <= cost) & (page.fails[row] == 0) & (age < longest)
         found[i] = most - cost if sure else 1.0
 
 
