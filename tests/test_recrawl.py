@@ -55,6 +55,52 @@ def test_a_young_pages_value_is_half_its_rate_times_its_ages_square(a: float, b:
     assert value.visit_value(a, b, age) == pytest.approx(a / b * age * age / 2, rel=5e-3)
 
 
+@settings(deadline=None)
+@given(shapes, times, st.floats(1e-6, 1e4))
+def test_a_visits_value_is_below_its_bound(a: float, b: float, share: float) -> None:
+    """And not far below while the page has likely changed less than twice."""
+    worth, most = value.visit_value(a, b, share * b), value.most(a, b, share * b)
+    assert worth <= most * (1 + 1e-4)
+    if share * (a + 1) < 2:
+        assert most <= 1.3 * worth
+
+
+def test_scores_of_neighbours_are_those_of_each_alone() -> None:
+    """Where they are above 0: below, those of many are bounds."""
+    random = np.random.default_rng(0)
+    policy = Recrawl(
+        np.repeat(np.arange(20), 50), random.lognormal(10, 1, 1000), last=-random.uniform(0, 5e5, 1000)
+    )
+    policy.visited(np.arange(0, 1000, 3), 0.0, random.random(334) < 0.5)
+    policy.failed(np.arange(0, 1000, 50), 0.0)
+    for dear in (0.0, 1.0, 1e3, 1e5):
+        policy.price = dear
+        together = policy.mode.score(policy.view(np.arange(1000), 3e5, 1e-4))
+        alone = np.array([policy.mode.score(policy.view([one], 3e5, 1e-4))[0] for one in range(1000)])
+        np.testing.assert_array_equal(together > 0, alone > 0)
+        np.testing.assert_array_equal(together[alone > 0], alone[alone > 0])
+        assert (together[alone <= 0] >= alone[alone <= 0] - 1e-3 * abs(alone[alone <= 0])).all()
+
+
+def test_of_many_hosts_the_best_are_chosen_all_the_same() -> None:
+    """Each choice looks at few of 60,000 hosts, those that were worth most at their turn."""
+    random = np.random.default_rng(0)
+    n, picks = 60_000, 200
+    policy = Recrawl(
+        np.arange(n), 1.0, random.random(n) * 2, last=-random.random(n) * 1e6, longest_seconds=None
+    )
+    for call in range(12):  # all have had their turn
+        policy.choose(call * MINUTE, 1.0, budget=1e-9)
+    chosen = policy.choose(12 * MINUTE, 1.0, budget=float(picks))
+    score = policy.mode.score(policy.view(np.arange(n), 12 * MINUTE, 1.0))
+    assert picks - 1 <= len(chosen) <= picks  # what the first call took over its budget is missing
+    assert score[chosen].min() >= np.sort(score)[-int(1.1 * picks)]
+    none = policy.choose(13 * MINUTE, 1.0, ready=np.zeros(n, bool), budget=float(picks))
+    assert len(none) == 0
+    few = policy.choose(13 * MINUTE, 1.0, ready=np.arange(1000, 1100), budget=float(picks))
+    assert len(few) and set(few) <= set(range(1000, 1100))
+
+
 def test_shape_one_is_no_gap() -> None:
     around = [value.visit_value(a, 1e4, 5e4) for a in (1 - 1e-9, 1.0, 1 + 1e-9)]
     assert around == pytest.approx([around[1]] * 3, rel=1e-6)
