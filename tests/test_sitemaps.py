@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from crawler.store.writing import Stored, store
 from tests.conftest import MakeDatabase
 from tests.crawling import Place
 from tests.databases import KINDS
+from tests.servers import eventually
 from tests.small_site import Reply, SmallSite, links, text
 
 MANY = 1_000_000
@@ -174,6 +177,39 @@ def test_the_usual_place_may_be_tried(tmp_path: Path) -> None:
 
 
 # --- what they tell recheck ---
+
+
+@pytest.mark.timeout(120)
+def test_what_a_sitemap_says_later_reaches_the_tables(tmp_path: Path) -> None:
+    """Recheck asks the sitemap again; its news is a signal for the page, and its new page is loaded."""
+    when = {"now": "2026-01-01", "more": ""}
+
+    def sitemap(_: int) -> Reply:
+        return Reply(200, XML, urlset("/a", when["more"] or "/a", lastmod=when["now"]))
+
+    routes: dict[str, Any] = {
+        "/robots.txt": text("Sitemap: /map.xml"),
+        "/": links("/a"),
+        "/a": links(),
+        "/new": links(),
+    }
+    given = {"RECRAWL_MODE": "freshness", "RECHECK_INTERVAL_SECONDS": 3}
+    with SmallSite(routes) as web, Place(tmp_path) as place:
+        web.routes["/map.xml"] = sitemap
+        run = place.start_crawl([web.root], "--with", "recheck", "--when-idle", "wait", **given)
+
+        def said(query: str) -> object:
+            with suppress(sqlite3.Error):  # there are no tables yet
+                return next((value for (value,) in place.rows(query)), None)
+            return None
+
+        of_a = f"from pages where url = '{web.site}/a'"
+        eventually(lambda: said(f"select sha256 {of_a}"), "it is loaded")
+        assert said(f"select signalled_at {of_a}") is None
+        when.update(now="2100-01-01", more="/new")
+        eventually(lambda: said(f"select signalled_at {of_a}"), "news is a signal")
+        eventually(lambda: "/new" in web.pages, "the new page is loaded")
+        run.end().succeeded()
 
 
 class Tables:

@@ -24,12 +24,13 @@ class Due(NamedTuple):
 
     revive: dict[str, int]  # site -> ms since 1970, the soonest
     recheck: dict[str, int]
+    signalled: dict[str, int]  # site -> when its sitemap last said that pages have changed
     reopen: set[str]  # sites with pages that loading is to load again
 
 
 def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_seconds: float) -> Due:
     """What these records make due; `recheck_seconds` 0: nothing is rechecked."""
-    due = Due({}, {}, set())
+    due = Due({}, {}, {}, set())
     for record in records:
         if isinstance(record, Page):
             if (
@@ -39,6 +40,8 @@ def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_secon
                 _sooner(due.revive, record.site, record.fetched_at + int(delays[0] * 1000))
             elif recheck_seconds and record.site not in due.recheck:
                 due.recheck[record.site] = record.fetched_at + int(recheck_seconds * 1000)
+            if recheck_seconds and record.lastmods:
+                due.signalled[record.site] = record.fetched_at
         elif isinstance(record, Asked):
             _note_asked(due, record, delays)
             if recheck_seconds and record.answer == "answers":
@@ -72,6 +75,9 @@ def tell(client: redis.Redis, prefix: str, options: Options, records: Iterable[R
         pipe.zadd(f"{base}wake:revive", due.revive, lt=True)
     if due.recheck:
         pipe.zadd(f"{base}wake:recheck", due.recheck, nx=True)
+    if due.signalled:
+        # Of a site that waits to be looked at. One that is in hand, or was never looked at, is looked at soon.
+        pipe.zadd(f"{base}wake:recheck", due.signalled, xx=True, lt=True)
     if due.reopen:
         pipe.sadd(f"{base}reopen", *due.reopen)
     pipe.execute()
