@@ -6,7 +6,7 @@ Every page follows from its number, so what a report must say can be reckoned by
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 from sqlalchemy import Engine
@@ -37,22 +37,28 @@ def site_name(number: int) -> str:
     return f"https://{middle}{number}.{ENDS[number % len(ENDS)]}"
 
 
-def crawl(sites: int, pages_each: int) -> Iterator[Record]:
-    """All records of such a crawl, in order: two agents with a policy of their own each."""
+def crawl(sites: int, pages_each: int, at_once: int = 1) -> Iterator[Record]:
+    """All records of such a crawl, in order: two agents with a policy of their own each, so many sites in hand."""
     for agent, scheduler in (("a-1", "regret"), ("a-2", "hybrid")):
         yield RunMoment(agent=agent, run="r", spider="site", scheduler=scheduler, started_at=BEGIN_MS)
-    seq = 0
-    for number in range(sites):
-        site = site_name(number)
-        yield SiteFound(agent="a-1", run="r", seq=(seq := seq + 1), site=site, found_at=BEGIN_MS)
-        for place in range(pages_each):
-            yield page(number, place, seq := seq + 1, sites)
-        ended = {"site": site, "ended_at": BEGIN_MS, "published": pages_each, "known": pages_each}
-        yield SiteEnded(agent="a-1", run="r", seq=(seq := seq + 1), finished=True, **ended)  # type: ignore[arg-type]
-        yield Visit(
-            agent="a-1", run="r", seq=(seq := seq + 1), site=site, hour=498_000 + number % 24,
-            pages=20, seconds=0.05 * (1 + number % 7),
-        )  # fmt: skip
+    seq = count(1)
+    for first in range(0, sites, at_once):
+        numbers = range(first, min(first + at_once, sites))
+        for number in numbers:
+            yield SiteFound(agent="a-1", run="r", seq=next(seq), site=site_name(number), found_at=BEGIN_MS)
+        yield from (
+            page(number, place, next(seq), sites) for place in range(pages_each) for number in numbers
+        )
+        for number in numbers:
+            yield from _end(number, pages_each, seq)
+
+
+def _end(number: int, published: int, seq: Iterator[int]) -> Iterator[Record]:
+    site = site_name(number)
+    known = {"site": site, "ended_at": BEGIN_MS, "published": published, "known": published}
+    yield SiteEnded(agent="a-1", run="r", seq=next(seq), finished=True, **known)  # type: ignore[arg-type]
+    hour, seconds = 498_000 + number % 24, 0.05 * (1 + number % 7)
+    yield Visit(agent="a-1", run="r", seq=next(seq), site=site, hour=hour, pages=20, seconds=seconds)
 
 
 def page(number: int, place: int, seq: int, sites: int) -> Page:
@@ -86,11 +92,11 @@ def page(number: int, place: int, seq: int, sites: int) -> Page:
     )
 
 
-def fill(engine: Engine, sites: int, pages_each: int) -> None:
+def fill(engine: Engine, sites: int, pages_each: int, at_once: int = 1) -> None:
     """Put such a crawl into empty tables, with ranks."""
     migrate(engine)
     links = pack_links(["x"])
-    for some in _batches(crawl(sites, pages_each)):
+    for some in _batches(crawl(sites, pages_each, at_once)):
         rows = [Stored(f"{one.seq}-0", one, links) for one in some]
         with transaction(engine) as connection:
             store(connection, rows)

@@ -30,6 +30,7 @@ from benchmarks import (
     coordinator,
     freshness,
     large_site,
+    reports,
     scaling,
     stages,
     status,
@@ -310,6 +311,23 @@ def test_stages_see_a_page_that_is_not_ranked() -> None:
     good = stages.Figures(100, 1, 1.0, 1.0, 1.0, 100, 3_000, 100)
     assert stages.faults_of([good]) == []
     assert len(stages.faults_of([good._replace(converted=99), good._replace(ranked=99)])) == 2
+
+
+def test_reports_see_a_slow_one() -> None:
+    quick = [reports.Taken("summary", 9.0, 1.0, 100.0)]
+    found = {"database": "sqlite", "reports": quick, "looks": [reports.Taken("a site", 1.0, 1.0, 0.0)]}
+    assert all(goal.met for goal in reports.goals_of([found]))
+    slow = [*quick, reports.Taken("status", 10.5, 1.0, 100.0)]
+    missed = [goal for goal in reports.goals_of([{**found, "reports": slow}]) if not goal.met]
+    assert [goal.name for goal in missed] == ["sqlite: slowest of reports, status, seconds"]
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_reports() -> None:
+    told = run("reports", "--sites=20", "--pages=50")
+    assert [goal["met"] for goal in told["goals"]] == [True, True]
+    assert {taken["name"] for taken in told["databases"][0]["reports"]} >= {"status", "freshness"}
 
 
 # Every process takes a second to start; on all three databases there are fifty.

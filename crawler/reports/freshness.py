@@ -15,6 +15,7 @@ from crawler.sites.connection import ServerAwayError
 from crawler.sites.queue import SiteQueue
 from crawler.store.joining import joined
 from crawler.store.server import ServerError
+from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl
@@ -83,6 +84,24 @@ def text(found: dict[str, Any]) -> str:
     lines.append("worth a visit, if nothing were asked before:")
     lines += [f"  within {hours:>2} h {many:12,}" for hours, many in found["due_within_hours"].items()]
     return "\n".join(lines)
+
+
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """How long ago pages were last asked, and how many are worth a visit soon."""
+    if not found.get("pages"):
+        return []
+    asked = [
+        Bar(f"within {span(float(bound))}", share, f"{share:.1%}")
+        for bound, share in found["staleness_shares"].items()
+    ]
+    drawn = [Picture("Share of the pages that were last asked", bars(asked, "pages by staleness"))]
+    if found["due_within_hours"]:
+        due = [
+            Bar(f"within {hours} h", many, f"{many:,}") for hours, many in found["due_within_hours"].items()
+        ]
+        title = "Pages worth a visit, if nothing were asked before"
+        drawn.append(Picture(title, bars(due, "pages worth a visit")))
+    return drawn
 
 
 def span(seconds: float) -> str:

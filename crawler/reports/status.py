@@ -14,6 +14,8 @@ from crawler.printable import printable
 from crawler.records import status_in_words
 from crawler.store.database import transaction
 from crawler.store.tables import health, sites
+from crawler.views.drawing import Bar, Picture, bars
+from crawler.views.pictures import host
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -26,9 +28,11 @@ PERCENTILES = (50, 95, 99)
 DAY_MS = 86_400_000
 # Lines of the text for each of its lists; --json and --csv have every site.
 MOST_LINES = 20
+MOST_BARS = 10
 # Sites whose checks are read at a time: a week of 20 are 40,000 rows at five minutes.
 SITES_AT_A_TIME = 20
 _ANSWERS = ("normal", "delayed")
+_COLOUR = {"normal": "good", "delayed": "warn", "disconnected": "bad", "error": "s3"}
 _WORST = ("disconnected", "error", "delayed", "normal")
 
 
@@ -140,16 +144,38 @@ def text(found: dict[str, Any]) -> str:
     if found["never_checked"]:
         head += f"; {found['never_checked']:,} were never checked"
     ill = [one for one in found["by_site"] if one["health"] != "normal"]
-    worst = sorted(
-        (one for one in found["by_site"] if (one[_AVAILABILITY] or 1) < 1 or one[_AVAILABILITY] == 0),
-        key=lambda one: one[_AVAILABILITY],
-    )
+    worst = _away_most(found)
     parts = [head]
     if ill:
         parts.append(_list("ill now", [_ill(one, found["now"]) for one in ill]))
     if worst:
         parts.append(_list(f"away most in {WINDOWS[-1]} days", [_away(one) for one in worst]))
     return "\n\n".join(parts)
+
+
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """Sites by health, and those that were away most."""
+    if not found["sites"]:
+        return []
+    many = [
+        Bar(word, found["by_health"][word], f"{found['by_health'][word]:,}", _COLOUR[word])
+        for word in _COLOUR
+    ]
+    drawn = [Picture("Sites by how they are now", bars(many, "sites by health"))]
+    away = [
+        Bar(host(one["site"]), 1 - one[_AVAILABILITY], f"{1 - one[_AVAILABILITY]:.1%}", "bad")
+        for one in _away_most(found)[:MOST_BARS]
+    ]
+    if away:
+        title = f"Share of the checks of {WINDOWS[-1]} days that were not answered well"
+        drawn.append(Picture(title, bars(away, "checks that failed, by site")))
+    return drawn
+
+
+def _away_most(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Sites that were not always there, the worst first."""
+    some = [one for one in found["by_site"] if one[_AVAILABILITY] is not None and one[_AVAILABILITY] < 1]
+    return sorted(some, key=lambda one: one[_AVAILABILITY])
 
 
 _AVAILABILITY = f"availability_{WINDOWS[-1]}d"
@@ -162,7 +188,7 @@ def _list(title: str, lines: list[str]) -> str:
 
 
 def _ill(one: dict[str, Any], now: int) -> str:
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["since"] / 1000))
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(one["since"] / 1000))
     flaps = ", flaps" if one["flaps"] else ""
     lasts = _duration((now - one["since"]) / 1000)
     return f"  {one['health']:<12}  since {since} ({lasts})  {printable(one['site'])}: {one['why']}{flaps}"

@@ -92,6 +92,7 @@ class Dashboard:
         )
         self._errors = self._kept(figures.recent_errors)
         self._top = self._kept(lambda engine: figures.top_pages(engine, MOST_TOP))
+        self._standing = self._kept(figures.standing)
         self._boards = {name: self._kept(board) for name, board in boards.items()}
         self._runner: web.AppRunner | None = None
 
@@ -115,7 +116,8 @@ class Dashboard:
         """Listen no more; let go of everything."""
         if self._runner is not None:
             await self._runner.cleanup()
-        for kept in (self._load, self._hours, self._errors, self._top, *self._boards.values()):
+        slow = (self._load, self._hours, self._errors, self._top, self._standing)
+        for kept in (*slow, *self._boards.values()):
             kept.drop()
         await self._watch.close()
 
@@ -209,7 +211,12 @@ class Dashboard:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         seen = await self._look()
-        return web.Response(body=metrics.written(seen), headers={"Content-Type": metrics.CONTENT_TYPE})
+        try:
+            standing = await self._standing.fresh()
+        except DatabaseError:  # `lowtide_up` says so
+            standing = None
+        body = metrics.written(seen, standing)
+        return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
 
     def _kept(self, question: Callable[[Engine], Any]) -> Kept[Any]:
         return Kept(lambda: self._watch.ask_tables(question))

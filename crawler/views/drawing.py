@@ -32,11 +32,12 @@ class Picture(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar: its name, how long it is, and what is written behind it."""
+    """One bar: its name, how long it is, what is written behind it, and a class of style.css for its colour."""
 
     name: str
     value: float
     told: str
+    kind: str = "s0"
 
 
 class HeatRow(NamedTuple):
@@ -79,7 +80,7 @@ def bars(rows: Sequence[Bar], about: str) -> str:
         top = number * ROW
         long = max(0.4 if row.value else 0, 50 * row.value / most)
         parts.append(_clipped(0, top, NAMES, row.name))
-        parts.append(_rect(BEHIND, top + 4, long, ROW - 8, "s0", f"{row.name}: {row.told}"))
+        parts.append(_rect(BEHIND, top + 4, long, ROW - 8, row.kind, f"{row.name}: {row.told}"))
         parts.append(_text(BEHIND + long + 1, top + 14, row.told, "dim"))
     return _svg(len(rows) * ROW, parts, about)
 

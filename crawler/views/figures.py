@@ -28,7 +28,7 @@ from crawler.store.loads import LoadedTable
 from crawler.store.ranks import in_force
 from crawler.store.reading import STRETCH_ROWS, in_stretches
 from crawler.store.stream import GROUP, heartbeat_key, results_key
-from crawler.store.tables import fetches, pages, ranks, runs, site_ranks, sites
+from crawler.store.tables import dead_letters, fetches, pages, ranks, runs, site_ranks, sites
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -343,6 +343,30 @@ def site_names(engine: Engine) -> Iterator[tuple[int, str]]:
         if len(rows) < STRETCH_ROWS:
             return
         last = rows[-1].site_id
+
+
+class Standing(NamedTuple):
+    """What the tables say of all sites together."""
+
+    healths: dict[str, int]  # sites by how they were when last checked; one that never was is in none
+    dead_letters: int
+
+
+def standing(engine: Engine) -> Standing:
+    """How many sites are in which health, and how much could not be stored."""
+    healths: Counter[str] = Counter()
+    last = -(2**63)
+    while True:
+        some = select(sites.c.site_id, sites.c.health).where(sites.c.site_id > last).order_by(sites.c.site_id)
+        with transaction(engine) as db:
+            rows = db.execute(some.limit(STRETCH_ROWS)).all()
+        healths.update(row.health for row in rows if row.health is not None)
+        if len(rows) < STRETCH_ROWS:
+            break
+        last = rows[-1].site_id
+    with transaction(engine) as db:
+        letters = db.execute(select(func.count()).select_from(dead_letters)).scalar_one()
+    return Standing(dict(healths), letters)
 
 
 # --- The queue --------------------------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.registry import Collector
 
+from crawler.records import SiteHealth
+
 if TYPE_CHECKING:
-    from crawler.views.figures import QueueNow
+    from crawler.views.figures import QueueNow, Standing
     from crawler.views.watching import Seen
 
 __all__ = ["CONTENT_TYPE", "written"]
@@ -19,16 +21,17 @@ __all__ = ["CONTENT_TYPE", "written"]
 STATES = ("waiting", "suspended", "leased", "later", "paused", "finished", "alias", "blocked")
 
 
-def written(seen: Seen) -> bytes:
-    """The text of `/metrics`."""
+def written(seen: Seen, standing: Standing | None = None) -> bytes:
+    """The text of `/metrics`; without a standing nothing is said of what hangs on it."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Look(seen))
+    registry.register(_Look(seen, standing))
     return bytes(generate_latest(registry))
 
 
 class _Look(Collector):
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Seen, standing: Standing | None) -> None:
         self._seen = seen
+        self._standing = standing
 
     def collect(self) -> Iterator[Metric]:
         """All figures of this look."""
@@ -54,6 +57,18 @@ class _Look(Collector):
             for kind, many in seen.tail.errors().items():
                 kinds.add_metric([kind], many)
             yield kinds
+        if self._standing is not None:
+            yield from _of_tables(self._standing)
+
+
+def _of_tables(standing: Standing) -> Iterator[Metric]:
+    healths = GaugeMetricFamily(
+        "lowtide_sites_by_health", "Sites by how they were when last checked.", labels=["health"]
+    )
+    for word in get_args(SiteHealth):
+        healths.add_metric([word], standing.healths.get(word, 0))
+    yield healths
+    yield GaugeMetricFamily("lowtide_dead_letters", "Records that no table took.", standing.dead_letters)
 
 
 def _of_queue(now: QueueNow) -> Iterator[Metric]:

@@ -54,7 +54,7 @@ def _head(seen: Seen) -> Text:
             _count(len(queue.coordinators), "coordinator"),
         ]
         line.append("  " + "  ·  ".join(map(printable, told)), "default")
-    line.append(time.strftime("  ·  %H:%M:%S", time.localtime(seen.at_ms / 1000)), "dim")
+    line.append(time.strftime("  ·  %H:%M:%S UTC", time.gmtime(seen.at_ms / 1000)), "dim")
     return line
 
 
