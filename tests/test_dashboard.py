@@ -110,7 +110,7 @@ def test_a_crawl_under_way(place: Place, browser: Any) -> None:
         crawl = place.start_crawl(farm.seeds, DOWNLOAD_DELAY=0.5)
         with dashboard(place) as url:
             with opened(browser, url, DESKTOP) as page:
-                page.get_by_role("heading", name="In hand").wait_for()
+                page.get_by_role("heading", name="In hand, for all works").wait_for()
                 eventually(lambda: page.locator("rect.cell").count() == 24 * 3, "the load picture", 60)
                 assert page.locator("rect.now").count() == 1
                 page.get_by_text("/missing").first.wait_for()

@@ -117,7 +117,7 @@ def refused(error: redis.RedisError) -> bool:
 def explained(settings: BaseSettings, error: redis.RedisError) -> str:
     """What went wrong with the named server, in words for a person."""
     where = f"REDIS_URL {told(settings)}"
-    text = str(error)
+    text = str(error).removesuffix(".")
     if isinstance(error, NoPermissionError):
         return f"{where} refuses a command: {text}; wanted a user who may use all keys of KEY_PREFIX"
     if "called without any password" in text:

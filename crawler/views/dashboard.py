@@ -22,7 +22,8 @@ from aiohttp import web
 from redis.exceptions import RedisError
 
 from crawler.options import OptionError
-from crawler.sites.queue import SiteRecord
+from crawler.records import status_in_words
+from crawler.sites.queue import Holding, SiteRecord
 from crawler.store.database import DatabaseError
 from crawler.views import figures, metrics
 from crawler.views.drawing import Bar, bars
@@ -207,7 +208,13 @@ class Dashboard:
         if record is None and row is None and not troubles:
             raise web.HTTPNotFound(text="lowtide: this crawl knows no such site\n")
         given = {"site": name, "at": time.time_ns() // 1_000_000, "troubles": troubles}
-        return _html("site.html", {**given, **_about(record, details, row, load)})
+        held = await self._held(name) if record and record.agent else None
+        return _html("site.html", {**given, **_about(record, held, details, row, load)})
+
+    async def _held(self, name: str) -> Holding | None:
+        """How far the one is who holds it; None: nobody does any more."""
+        queue = (await self._look()).queue
+        return next((one for one in queue.holdings if one.site == name), None) if queue else None
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         seen = await self._look()
@@ -224,6 +231,7 @@ class Dashboard:
 
 def _about(
     record: SiteRecord | None,
+    held: Holding | None,
     details: dict[str, Any],
     row: dict[str, Any] | None,
     load: dict[str, Any] | None,
@@ -232,7 +240,7 @@ def _about(
     outcomes = row["outcomes"] if row else {}
     drawn = [Bar(word, many, f"{many:,}") for word, many in sorted(outcomes.items(), key=lambda one: -one[1])]
     return {
-        "facts": _facts(record, details, row),
+        "facts": _facts(record, held, details, row),
         "outcomes": bars(drawn, "pages by outcome") if drawn else None,
         "load": load_heat(load, 1) if load and load["sites"] else None,
         "pages": row["pages"] if row else [],
@@ -280,14 +288,19 @@ def _queues(now: QueueNow) -> str:
 
 
 def _facts(
-    record: SiteRecord | None, details: dict[str, Any], row: dict[str, Any] | None
+    record: SiteRecord | None,
+    held: Holding | None,
+    details: dict[str, Any],
+    row: dict[str, Any] | None,
 ) -> list[tuple[str, str]]:
     """What is known of a site, as names and words; what is empty is left out."""
     found: dict[str, Any] = {}
     if record is not None:
+        known, done = (held.known, held.done) if held and held.known else (record.known, record.done)
+        state = "in hand" if record.agent and record.work == "site" else record.state
         found |= {
-            "state": f"{record.state}{', paused' if record.paused else ''}",
-            "done": f"{record.done:,} of {record.known:,} URLs" if record.known else "not seen yet",
+            "state": f"{state}{', paused' if record.paused else ''}",
+            "done": f"{done:,} of {known:,} URLs" if known else "not seen yet",
             "held by": f"{record.agent} ({record.work})" if record.agent else "",
             "address": record.address,
             "why": details.get("why"),
@@ -296,6 +309,11 @@ def _facts(
         }
     if row is not None:
         found |= {"source": row["source"], "stopped": row["stopped"], "alias of": row["alias_of"]}
+        if row["health"]:
+            why = (
+                f"{row['health']} since {_when(row['health_since'])}: {status_in_words(row['health_status'])}"
+            )
+            found |= {"health": why, "last checked": _when(row["health_at"])}
         found |= {"last ended": _when(row["ended_at"]) if row["ended_at"] else "", "reason": row["reason"]}
     return [(name, str(value)) for name, value in found.items() if value not in (None, "")]
 

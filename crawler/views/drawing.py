@@ -103,7 +103,12 @@ def heat(rows: Sequence[HeatRow], hours: Sequence[str], about: str, present: int
     height = LINE + len(rows) * ROW
     if present is not None and rows:
         parts.append(_rect(BEHIND + present * width, LINE - 1, width, height - LINE + 1, "now", "this hour"))
-    return _svg(height + 2 * LINE, [*parts, *_scale(height + LINE // 2)], about)
+    marks = [
+        *([("here", "this hour")] if present is not None and rows else []),
+        *([("unknown", "unknown")] if any(None in row.cells for row in rows) else []),
+        *([("closed", "closed")] if any(not all(row.is_open) for row in rows) else []),
+    ]
+    return _svg(height + 2 * LINE, [*parts, *_scale(height + LINE // 2, marks)], about)
 
 
 def columns(given: Sequence[Column], series: Sequence[str], about: str, height: int = 180) -> str:
@@ -193,14 +198,22 @@ def _scales(across: tuple[int, int], up: tuple[int, int], height: int) -> list[s
     return parts
 
 
-def _scale(top: float) -> list[str]:
-    """What the colours of a heat map mean."""
+def _scale(top: float, marks: Sequence[tuple[str, str]]) -> list[str]:
+    """What the colours of a heat map mean, and those of its marks that are there: class and words."""
     squares = [_rect(BEHIND + 5 + step * 1.6, top, 1.5, 12, f"h{step}", "load") for step in range(STEPS)]
     end = BEHIND + 5 + STEPS * 1.6
     return [
         _text(BEHIND + 4.5, top + 11, "idle", "dim", "end"),
         *squares,
         _text(end + 0.5, top + 11, "busy", "dim"),
+        *(
+            part
+            for place, (kind, words) in enumerate(marks)
+            for part in (
+                _rect(end + 9 + place * 14, top, 1.5, 12, kind, words),
+                _text(end + 11 + place * 14, top + 11, words, "dim"),
+            )
+        ),
     ]
 
 

@@ -150,7 +150,9 @@ def _hands(queue: QueueNow, width: int, rows: int) -> Table:
 
 def _working(queue: QueueNow, rows: int) -> Table:
     shown = sorted(queue.holdings, key=_left, reverse=True)[:rows]
-    table = _list(f"in hand, {len(shown)} of {len(queue.holdings)}" if shown else "nothing in hand")
+    table = _list(
+        f"in hand for all works, {len(shown)} of {len(queue.holdings)}" if shown else "nothing in hand"
+    )
     table.add_column("agent", style="dim", no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column("done", justify="right", no_wrap=True)
     for one in shown:
