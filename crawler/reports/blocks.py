@@ -16,11 +16,15 @@ from crawler.store.tables import pages, site_ranks, sites
 from crawler.views.drawing import Edge, Node, Picture, graph
 
 if TYPE_CHECKING:
+    import networkx
+
     from crawler.reports import Crawl
 
 MOST_BLOCKS = 50
 # Ties that are drawn, the strongest ones: more are a mesh in which nothing is seen.
 MOST_TIES = 120
+# How strongly any two blocks are held together, where the strongest tie is 1.
+HELD = 0.03
 # Blocks and links with a line of their own.
 MOST_LINES = 15
 
@@ -123,28 +127,40 @@ def pictures(found: dict[str, Any]) -> list[Picture]:
 
 def _placed(found: dict[str, Any]) -> tuple[list[Node], list[Edge]]:
     """Nodes with their places; the same figures give the same picture."""
-    import networkx  # takes a while to import, and only pictures need it
+    import networkx  # it takes a while, and only pictures need it
 
     drawn = networkx.Graph()
     drawn.add_nodes_from(one["host"] for one in found["blocks"])
     for one in found["links"]:
         before = drawn.get_edge_data(one["source"], one["target"], {"weight": 0})["weight"]
         drawn.add_edge(one["source"], one["target"], weight=before + one["pages"])
-    places = networkx.spring_layout(drawn, seed=1, k=1.2 / max(len(drawn), 1) ** 0.5)
-    low = min(min(place) for place in places.values())
-    high = max(max(place) for place in places.values())
-    wide = (high - low) or 1.0
+    places = _spread(drawn)
     most = max(one["weight"] for one in found["blocks"]) or 1.0
     number = {one["host"]: at for at, one in enumerate(found["blocks"])}
-    nodes = [
-        Node(
-            one["host"],
-            (places[one["host"]][0] - low) / wide,
-            (places[one["host"]][1] - low) / wide,
-            one["weight"] / most,
-        )
-        for one in found["blocks"]
-    ]
+    nodes = [Node(one["host"], *places[one["host"]], one["weight"] / most) for one in found["blocks"]]
     ties = sorted(drawn.edges(data="weight"), key=lambda tie: (-tie[2], tie))[:MOST_TIES]
     edges = [Edge(number[one], number[other], weight / ties[0][2]) for one, other, weight in ties]
     return nodes, edges
+
+
+def _spread(drawn: networkx.Graph) -> dict[str, tuple[float, float]]:
+    """A place for each block, 0 to 1 both ways: near those that it is tied to, and none on top of another.
+
+    Every two blocks are tied a little, or parts of a graph that nothing ties would fly apart and shrink to dots.
+    """
+    import networkx
+
+    held = networkx.complete_graph(sorted(drawn))
+    strongest = max((weight for *_, weight in drawn.edges(data="weight")), default=1)
+    for one, other in held.edges:
+        tie = drawn.get_edge_data(one, other, {"weight": 0})["weight"]
+        held.edges[one, other]["weight"] = HELD + (tie / strongest) ** 0.5
+    found = networkx.spring_layout(held, seed=1, k=2.0 / max(len(drawn), 1) ** 0.5, iterations=200)
+    sides = []
+    for side in range(2):
+        low, high = (bound(place[side] for place in found.values()) for bound in (min, max))
+        sides.append((low, (high - low) or 1.0))
+    return {
+        name: tuple(float((place[side] - low) / wide) for side, (low, wide) in enumerate(sides))  # type: ignore[misc]
+        for name, place in found.items()
+    }

@@ -19,6 +19,8 @@ from crawler.printable import printable
 ROW, LINE = 20, 18
 # Per cent of the width that names take, and where what stands behind them begins.
 NAMES, BEHIND = 28.0, 30.0
+# Where a heat map's marks are told, below it: on a phone too none runs into the next.
+MARKS = (0.2, 62.0, 82.0)
 # Steps of the scale of loads; series that can be told apart.
 STEPS, SERIES = 9, 6
 
@@ -208,11 +210,8 @@ def _scale(top: float, marks: Sequence[tuple[str, str]]) -> list[str]:
         _text(end + 0.5, top + 11, "busy", "dim"),
         *(
             part
-            for place, (kind, words) in enumerate(marks)
-            for part in (
-                _rect(end + 9 + place * 14, top, 1.5, 12, kind, words),
-                _text(end + 11 + place * 14, top + 11, words, "dim"),
-            )
+            for x, (kind, words) in zip(MARKS, marks, strict=False)
+            for part in (_rect(x, top, 1.5, 12, kind, words), _text(x + 2.5, top + 11, words, "dim"))
         ),
     ]
 
