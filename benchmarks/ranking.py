@@ -448,6 +448,8 @@ def goals_of_million(found: dict[str, Any]) -> list[Goal]:
             ratio = tools[name]["compute"] / tools["exact"]["compute"]
             goals.append(Goal(f"1M, compute of {name} / ours", ratio, least, np.inf))
             goals.append(Goal(f"1M, L1 of {name} to ours", tools[name]["l1_to_exact"], 0, 1e-6))
+    if "product" not in quality:  # not asked for
+        return goals
     goals.append(Goal("1M, tau of product", quality["product"]["tau"], 0.8, 1))
     for measure_name, better in (("l1", -1), ("tau", 1), ("top_100", 1), ("top_1_percent", 1)):
         gain = (quality["product"][measure_name] - quality["in-degree"][measure_name]) * better
