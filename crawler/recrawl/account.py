@@ -9,11 +9,12 @@ come late want more, since who waits wants too. Pure; times in seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler.recrawl import price as prices
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Windows of budget that can be saved for later.
 SAVED_WINDOWS = 1.0
@@ -78,6 +79,8 @@ def spent(account: Account, cost: float, wanted: float, late: float, window: flo
 
 def cost_of(size: Any, requests_an_hour: float, bytes_an_hour: float) -> np.ndarray:
     """What visits of these bytes take of the account, each; infinite budgets are `math.inf`."""
+    import numpy as np  # here, since every command that looks at a site imports the account
+
     found: np.ndarray = HOUR * np.maximum(
         1.0 / requests_an_hour, np.asarray(size, np.float64) / bytes_an_hour
     )
