@@ -377,10 +377,13 @@ DOWNLOADER = "crawler.agent.downloader.TurnDownloader"
 DOWNLOAD_MAXSIZE = 10 * 1024 * 1024
 # Certificates are checked; Scrapy's own default is not to.
 DOWNLOAD_VERIFY_CERTIFICATES = True
-# Requests in the downloader at a time. Waiting belongs to the sites' own delays, so pages share one download
-# slot that holds nothing back.
+# Requests for pages in the downloader at a time. Waiting belongs to the sites' own delays, so pages share one download
+# slot that holds nothing back, and checks of sites' status (STATUS_SLOTS, STATUS_SLOW_SLOTS) another.
 CONCURRENT_REQUESTS = 64
-DOWNLOAD_SLOTS = {"agent": {"concurrency": 1000, "delay": 0.0, "jitter": 0.0}}
+DOWNLOAD_SLOTS = {
+    "agent": {"concurrency": 1000, "delay": 0.0, "jitter": 0.0},
+    "status": {"concurrency": 100_000, "delay": 0.0, "jitter": 0.0},
+}
 # One item at a time: pages yield few items, and a pool of 100 tasks costs 0.2 CPU-ms per answer and more per item.
 CONCURRENT_ITEMS = 1
 # The agent reads and obeys robots.txt itself (5xx = nothing is allowed, crawl delay, cached per site).

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy import Request
+from scrapy.core.downloader import Slot
 
+from crawler.agent.downloader import TurnDownloader
+from crawler.agent.errands import CHECKS
 from crawler.agent.site_check import Permit
 from crawler.agent.site_watch import SiteWatch
 from tests.conftest import MakeDatabase
@@ -239,6 +243,33 @@ def test_sites_that_hang_do_not_hold_up_the_others(tmp_path: Path) -> None:
         assert Counter(row[0] for row in found(place).values()) == {"normal": 8}
         with queue_of(place) as queue:
             eventually(lambda: queue.due_now("status") == 8, "who was not asked to the end is due")
+
+
+def test_neither_a_sites_delay_nor_its_silence_is_anothers(tmp_path: Path) -> None:
+    """More hang than Scrapy lets one download slot have at a time, and DOWNLOAD_DELAY is each site's own."""
+    hanging = [OddSite("silent", f"127.0.3.{n}") for n in range(1, 13)]
+    healthy = [SmallSite({"/": links()}, f"127.0.2.{n}") for n in range(1, 7)]
+    with town(*hanging, *healthy) as sites, Place(tmp_path) as place:
+        given = {"STATUS_DELAY_SECONDS": 0.2, "HEAD_TIMEOUT_SECONDS": 15, "DOWNLOAD_DELAY": 2.0}
+        run = place.start_crawl([site.root for site in sites], spider="status", **{**QUICK, **given})
+        eventually(lambda: all(times_asked(site) for site in healthy), "all healthy ones were asked", 60)
+        first = [site.times("/robots.txt")[0] for site in healthy]
+        pages = [site.times("/")[0] for site in healthy]
+        assert max(first) - min(first) < 4
+        assert max(pages) - min(first) < 8
+        run.end().succeeded()
+
+
+def test_checks_do_not_count_as_pages_under_way() -> None:
+    downloader = TurnDownloader.__new__(TurnDownloader)
+    downloader.total_concurrency = 2
+    page, *checks = (Request(f"https://s{n}.example/") for n in range(4))
+    downloader.slots = {CHECKS: Slot(100, 0.0, 0.0)}
+    downloader.slots[CHECKS].active.update(checks)
+    downloader.active = {page, *checks}
+    assert not downloader.needs_backout()
+    downloader.active.add(Request("https://t.example/"))
+    assert downloader.needs_backout()
 
 
 # --- beside loading -------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from scrapy.core.downloader import Downloader
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
-from crawler.agent.errands import KEY, errand_of
+from crawler.agent.errands import CHECKS, KEY, errand_of
 from crawler.agent.own_requests import default_callbacks
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class TurnDownloader(Downloader):
             errand = None
         fetched: Deferred[Response | Request] = super().fetch(request)
         return fetched if errand is None else fetched.addCallback(partial(self._kept, request, errand))
+
+    def needs_backout(self) -> bool:
+        """Whether CONCURRENT_REQUESTS are under way; checks of sites' status do not count, or ill sites stop it all."""
+        checks = self.slots.get(CHECKS)
+        pages = len(self.active) - (len(checks.active) if checks else 0)
+        return 0 < self.total_concurrency <= pages
 
     def _kept(self, request: Request, errand: Errand, came: Response | Request) -> Response | Request:
         if isinstance(came, Request):

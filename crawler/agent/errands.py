@@ -24,6 +24,8 @@ KEY: Final = "lowtide"
 
 # All slots share one download slot, which AutoThrottle would slow down for every site.
 SLOT_META: Final[dict[str, Any]] = {"download_slot": "agent", "autothrottle_dont_adjust_delay": True}
+# And checks of sites' status another; settings/base.py lets neither wait (DOWNLOAD_SLOTS).
+CHECKS: Final = "status"
 # The frontier retries, follows and judges by itself; the answer of any status comes to us.
 PAGE_META: Final[dict[str, Any]] = {
     **SLOT_META,

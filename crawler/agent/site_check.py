@@ -19,7 +19,7 @@ from scrapy.http import Response, TextResponse
 
 from crawler import engine
 from crawler.agent import links, robots
-from crawler.agent.errands import KEY, PAGE_META, Question
+from crawler.agent.errands import CHECKS, KEY, PAGE_META, Question
 from crawler.agent.errors import OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.agent.visits import note_times
 from crawler.health import health_of, wants_another_try
@@ -41,7 +41,7 @@ HOPS = 5
 # Of a path that is remembered as one that robots.txt allows.
 LONGEST_KEPT = 200
 # All checks share one download slot, which holds nothing back.
-META: dict[str, Any] = {**PAGE_META, "download_slot": "status"}
+META: dict[str, Any] = {**PAGE_META, "download_slot": CHECKS}
 # The worst first.
 _WORST: tuple[SiteHealth, ...] = ("disconnected", "error", "delayed", "normal")
 
