@@ -64,10 +64,10 @@ MODES: Final = ("default", "paper", "interval")
 PARTS: Final = ("modes", "conditional")
 PATIENCE_SECONDS: Final = 120.0
 LEASE_SECONDS: Final = 2
-# An agent tells what it has each FLUSH_SECONDS; what it was given so long before its end may be untold.
-UNTOLD_SECONDS: Final = 1.0
-# A record is of an answer that was given so long before, on a busy machine.
-LATE_SECONDS: Final = 5.0
+# What an agent was given so long before its end, or after it as far as our clock goes, may be untold.
+UNTOLD_SECONDS: Final = 5.0
+# A record is of an answer that was given so long before: an agent on a busy machine reads it late.
+LATE_SECONDS: Final = 15.0
 # Changes a second that a page may have been thought to have before its first visit, in steps of 4 %.
 RATES_BEFORE: Final = np.geomspace(1e-4, 1e4, 470).tolist()
 # What those steps, and the times of records, which are a little later than the answers, make of a belief.
@@ -264,10 +264,7 @@ def matched(given: list[Given], rows: list[tuple[int, float]]) -> Matched:
 
 def in_hand(one: Given, killed: list[tuple[str, float]]) -> bool:
     """Whether its agent was killed before it could tell."""
-    return any(
-        one.who == who and at - UNTOLD_SECONDS - LATE_SECONDS < one.at <= at + LATE_SECONDS
-        for who, at in killed
-    )
+    return any(one.who == who and abs(one.at - at) < UNTOLD_SECONDS for who, at in killed)
 
 
 class Belief(NamedTuple):

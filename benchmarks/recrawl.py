@@ -449,7 +449,8 @@ def sizes(arguments: argparse.Namespace) -> tuple[int, int, int]:
     """Pages, hosts and calls of the part `choice`."""
     if arguments.short:
         return 100_000, 1_000, 20
-    return (100_000_000, 1_000_000, TICKS) if arguments.large else (10_000_000, 100_000, TICKS)
+    # Half of the calls are a round of all hosts in either case, and more.
+    return (100_000_000, 1_000_000, 5 * TICKS) if arguments.large else (10_000_000, 100_000, TICKS)
 
 
 def parsed() -> argparse.Namespace:

@@ -479,7 +479,7 @@ def test_freshness_sees_what_is_lost_and_what_is_made_up() -> None:
     assert (told.told, told.untold, told.invented) == ([given[0], given[2]], [given[1]], 0)
     assert freshness.in_hand(given[1], [("a-0", 110.4)])
     assert not freshness.in_hand(given[1], [("a-1", 110.4)])
-    assert freshness.matched(given, [(0, 105.5), (1, 100.0)]).invented == 2
+    assert freshness.matched(given, [(0, 136.0), (1, 100.0)]).invented == 2
 
 
 def test_freshness_sees_beliefs_that_are_not_what_was_seen() -> None:
@@ -493,8 +493,8 @@ def test_freshness_sees_beliefs_that_are_not_what_was_seen() -> None:
         assert freshness.odd_beliefs({0: right[0]}, told) == 1
         missed = freshness.follows([*own[0][:5], *own[0][8:]], before)
         assert freshness.odd_beliefs({**right, 0: missed}, told) == 1, "three of twenty visits"
-        late = right[1]._replace(last=right[1].last - 5)
-        assert freshness.odd_beliefs({**right, 1: late}, told) == 1
+        early = right[1]._replace(last=right[1].last - 5)
+        assert freshness.odd_beliefs({**right, 1: early}, told) == 1
 
 
 def test_freshness_sees_goals_that_are_missed() -> None:

@@ -17,6 +17,8 @@ from crawler.recrawl.compiling import compiled
 LOOKS = 50
 # Pages scored in any case: numpy's calls take longer than so many pages.
 LEAST_ROWS = 4096
+# More scores than these are not sorted by moving one after the other to its place.
+FEW = 24
 # Scores by which a threshold is found.
 SAMPLE = 8192
 # What is kept is above "there is none", whatever a mode says of it.
@@ -36,6 +38,7 @@ class Candidates:
         self.first_score = np.zeros(0, np.float32)  # per host: of the first on it; -inf: there is none
         self.ends = NOTHING  # per host in the order of turns: pages up to its last
         self.turn = 0
+        self.came_round = False  # whether every host has had a turn
         self.urgent: set[int] = set()  # hosts whose turn comes at once
 
     @property
@@ -57,11 +60,13 @@ class Candidates:
         """Hosts whose turn it is, that hold at least so many pages together, or all; the urgent ones first."""
         total = int(self.ends[-1]) if len(self.ends) else 0
         if rows >= total:
+            self.came_round = True
             self.urgent.clear()
             return np.arange(len(self.ends))
         before = int(self.ends[self.turn - 1]) if self.turn else 0
         end = int(np.searchsorted(self.ends, before + rows)) + 1
         found = np.arange(self.turn, min(end, len(self.ends)))
+        self.came_round |= end >= len(self.ends)
         self.turn = 0 if end >= len(self.ends) else end
         if self.urgent:
             found = np.union1d(found, np.fromiter(self.urgent, np.int64))
@@ -139,23 +144,40 @@ def best(score: np.ndarray, count: np.ndarray, most: int, floor: float) -> tuple
     """Of each host's scores, `count` each, places of the best above `floor`, best first, and how many these are."""
     kept = np.zeros(len(count), np.int64)
     places = np.empty(min(most * len(count), len(score)), np.int64)
+    above = np.empty(count.max() if len(count) else 0, np.int64)
     at = begin = 0
     for i in range(len(count)):
         n = 0
         for place in range(begin, begin + count[i]):
-            if not score[place] > floor or (n == most and score[place] <= score[places[at + n - 1]]):
-                continue
-            if n < most:
+            if score[place] > floor:
+                above[n] = place
                 n += 1
-            slot = at + n - 1
-            while slot > at and score[places[slot - 1]] < score[place]:
-                places[slot] = places[slot - 1]
-                slot -= 1
-            places[slot] = place
-        kept[i] = n
-        at += n
+        kept[i] = min(n, most)
+        _sort(score, above[:n], places[at : at + kept[i]])
+        at += kept[i]
         begin += count[i]
     return places[:at], kept
+
+
+@compiled
+def _sort(score: np.ndarray, above: np.ndarray, into: np.ndarray) -> None:
+    """As many of these places as there is room for, best first; of equal ones the earlier."""
+    if len(above) > FEW:
+        order = np.argsort(-score[above], kind="mergesort")
+        for n in range(len(into)):
+            into[n] = above[order[n]]
+        return
+    n = 0
+    for place in above:
+        if n == len(into) and score[place] <= score[into[n - 1]]:
+            continue
+        if n < len(into):
+            n += 1
+        slot = n - 1
+        while slot > 0 and score[into[slot - 1]] < score[place]:
+            into[slot] = into[slot - 1]
+            slot -= 1
+        into[slot] = place
 
 
 @compiled

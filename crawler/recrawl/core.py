@@ -150,7 +150,8 @@ class Recrawl(Known):
         cost = self._columns.rows.size[rows].astype(np.float64) * pace[hosts]
         taken, left = affordable(cost, budget - self._debt)
         self._debt = max(-left, 0.0)
-        if self.mode.priced:
+        # Before all hosts had a turn, some of what is worth it is out of sight: the first price is better than this.
+        if self.mode.priced and self._candidates.came_round:
             # Where a whole page's time is left, those that did not fit are no reason to ask for more.
             wanted = taken & (score > 0) if left >= self._mean_cost(pace) else score > 0
             self.price = prices.moved(self.price, float(cost[wanted].sum()), budget)
