@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import random
 import socket
 import statistics
 import sys
@@ -87,8 +89,10 @@ def ask(
 ) -> Figures:
     """Every site once, by agents that end when nothing is due."""
     last = _last_row(crawl)
+    # All are due, in any order: by name those that hang would come last.
+    order = random.Random(1)
     for key in crawl.client.zrange(KEYS + "wake:status", 0, -1):
-        crawl.client.zadd(KEYS + "wake:status", {key: 0})
+        crawl.client.zadd(KEYS + "wake:status", {key: order.random()})
     before = len(crawl.usage()) if crawl.place.folder.joinpath("meter").exists() else 0
     own = cores[0] if cores and agents == 1 else None
     with crawl.account() as used:
@@ -206,8 +210,24 @@ def table(rounds: list[list[Figures]], hanging: Hanging) -> str:
         f"{hanging.beside:.2f} s, {hanging.alone:.2f} s without them"
     )
     return "\n".join(
-        lines + [f"{'met' if met else 'MISSED'}: {what}" for what, met in goals(rounds, hanging)]
+        lines
+        + _bound(rounds)
+        + [f"{'met' if met else 'MISSED'}: {what}" for what, met in goals(rounds, hanging)]
     )
+
+
+def _bound(rounds: list[list[Figures]]) -> list[str]:
+    """What two agents could do at most where they share the machine with all else, by the CPU that is counted."""
+    if {1, 2} - {one.agents for one in rounds[0] if one.known}:
+        return []
+    two = [one for same in rounds for one in same if _is_rate(one, same, 2)]
+    cpu = statistics.median(one.agent_ms + one.server_ms + one.coordinator_ms for one in two)
+    cores = len(os.sched_getaffinity(0))
+    most = cores * 1000 / cpu
+    return [
+        f"two agents, server and coordinator take {cpu:.2f} CPU-ms a check: {cores} processors do {most:,.0f} a second "
+        f"at most, {most / _rate(rounds, 1):.2f} times what one agent does; the web has its part of that"
+    ]
 
 
 def _middle(values: list[float], digits: int) -> str:

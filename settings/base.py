@@ -61,13 +61,14 @@ SITEMAP_MAX_BYTES = 10_000_000
 # repeat (`/a/b/a/b/a/b`). 0: off, and MAX_PAGES_PER_SITE alone ends them. So many, since an honest year may be
 # empty.
 TRAP_PAGES = 100
-# Requests that one site gets within a day, robots.txt among them, and bytes of bodies; 0: no limit. Then it goes
-# back and is gone on with on the next day, which begins at 0:00 UTC by the server's clock. Held over all agents,
-# since the count goes with the site: for sites whose owner asks for so much and no more, whatever the pause
+# Requests that one site gets within a day, whatever for: pages, robots.txt, recheck, revive, checks of its status; and
+# bytes of bodies; 0: no limit. Then it goes back and is gone on with on the next day, which begins at 0:00 UTC by the
+# server's clock. Counted over all agents: for sites whose owner asks for so much and no more, whatever the pause
 # between two requests is.
 SITE_REQUESTS_PER_DAY = 0
 SITE_BYTES_PER_DAY = 0
-# Walk sites anew that an earlier crawl finished (`--again`).
+# Walk sites anew that an earlier crawl finished (`--again`): from the root, or from the paths that are given, along the
+# links that are there now. A page to which none leads any more stays in the tables as it was, and recheck asks it.
 WALK_AGAIN = False
 
 # --- Order and hours --------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ WHEN_IDLE = "stop"
 # needs no agents of its own.
 WITH_WORKS = ""
 # Slots that a work has for itself, out of SITE_SLOTS: `{"revive": 8}`, in `-s` and in the environment as JSON. Without
-# one the slots follow what is due; loading keeps at least half of them while it has sites.
+# one the slots follow what is due; loading keeps three quarters of them while it has sites.
 WORK_SLOTS: dict[str, int] = {}
 
 # --- Manners ----------------------------------------------------------------------------------------------

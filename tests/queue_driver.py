@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -75,6 +75,10 @@ class Driver:
             return self._runner.run(made)
 
         return call
+
+    def wait(self, made: Coroutine[Any, Any, Any]) -> Any:
+        """What something else than the queue gives that asks the server by it."""
+        return self._runner.run(made)
 
     def but(self, **changes: Any) -> Driver:
         """The same queue under other settings."""
@@ -172,6 +176,7 @@ def pass_time(raw: redis.Redis, ms: int) -> None:
         end
         local function earlier(time) return string.format('%d', time - ms) end
         shift(base .. 'hungry', '^%d+', earlier)
+        shift(base .. 'behind', '%d+', earlier)
         for _, key in ipairs(redis.call('KEYS', base .. 'held:*')) do
           shift(key, '[1-9]%d+ %S+$', function(text)
             local time, progress = string.match(text, '(%d+) (.*)')
@@ -221,6 +226,7 @@ class Whole(NamedTuple):
     crowd: dict[str, int]
     paths: dict[str, list[str]]
     hungry: dict[str, str]  # agent -> time and number
+    behind: set[str]  # held sites that another work waits for
     sessions: dict[str, float]
 
 
@@ -233,7 +239,7 @@ def places_of(site: str, address: str) -> list[str]:
 
 def whole(raw: redis.Redis) -> Whole:
     """A full read."""
-    found = Whole({}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, {})
+    found = Whole({}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, set(), {})
     for name in raw.scan_iter(match="*", count=10_000):
         key = name.decode()
         if not key.startswith(BASE):
@@ -260,6 +266,8 @@ def whole(raw: redis.Redis) -> Whole:
             found.checkpoints.add(rest)
         elif kind == "paths":
             found.paths[rest] = [one.decode() for one in raw.lrange(key, 0, -1)]
+        elif kind == "behind":
+            found.behind.update(_hash(raw, key))
         elif kind == "hungry":
             found.hungry.update(_hash(raw, key))
         elif kind == "agents":
@@ -298,6 +306,7 @@ def audit(raw: redis.Redis) -> Whole:
         one = found.sites[site]
         assert one.letter.lower() in "wsl" or one.agent, f"{site} is {one} and has paths to walk"
     assert found.hungry.keys() <= found.sessions.keys()
+    assert found.behind <= holders.keys(), "nobody is there who would wake those that wait"
     return found
 
 

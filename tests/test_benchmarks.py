@@ -28,6 +28,7 @@ from w3lib.url import canonicalize_url
 from benchmarks import (
     convert,
     coordinator,
+    dead_links,
     freshness,
     large_site,
     reports,
@@ -250,6 +251,47 @@ def test_status_sees_what_is_lost_late_or_too_slow() -> None:
     slow = [[one._replace(seconds=2.0, agent_ms=2.0), two._replace(seconds=1.9)]]
     assert [met for _, met in status.goals(slow, beside._replace(beside=2.0))] == [False] * 4
     assert len(status.faults_of([[one._replace(lost=1), two._replace(extra=1)]], beside, 1001)) == 3
+
+
+def test_dead_links() -> None:
+    words = (
+        "--shares=30",
+        "--shapes",
+        "mixed",
+        "--sites=5",
+        "--pages=3",
+        "--slots=3",
+        "--robots",
+        "separated",
+    )
+    told = run("dead_links", *words, "--delays", "1", "1", "--no-outages")
+    robots = told["webs"]["mixed 30"]
+    assert set(robots) == {"sequential", "separated"}
+    for figures in robots.values():
+        assert len(figures["times"]) == 11
+        assert figures["missing"] == figures["false_deaths"] == 0
+        assert figures["times"] == sorted(figures["times"])
+        assert 0 < figures["verdicts"] < RUN_SECONDS
+        assert 0.1 < figures["slot_seconds"] < 10
+        assert figures["by_kind"]["refused"] == 0
+        assert 1 < figures["by_kind"]["head"] < 30
+    assert robots["separated"]["by_hours"][-1] == 11
+    assert [goal["met"] for goal in told["goals"]] == [True]
+
+
+def test_dead_links_see_what_dies_is_lost_or_late() -> None:
+    slow = dead_links.Outcome(10.0, 90.0, 100.0, 3.0, 2, 0, {}, [9.0, 90.0])
+    good = dead_links.Outcome(30.0, 30.0, 140.0, 1.5, 0, 0, {}, [3.0, 30.0])
+    robots = {"sequential": slow, "separated": good, "shared": good, "shared, outages": good}
+    goals = dead_links.goals_of({"mixed 25": robots})
+    assert len(goals) == 7
+    assert all(goal.met for goal in goals)
+    assert dead_links.by_hours(robots)["sequential"] == [0, 1, 1, 1, 1, 1]
+    robots["shared, outages"] = good._replace(false_deaths=1)
+    robots["separated"] = good._replace(pages_a_second=23.0, verdicts=151.0, missing=1)
+    robots["shared"] = good._replace(pages_a_second=24.0)
+    assert sum(not goal.met for goal in dead_links.goals_of({"mixed 25": robots})) == 5
+    assert sum(not goal.met for goal in dead_links.goals_of({"pages 25": robots})) == 3
 
 
 def test_large_site() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 
 from crawler.agent import breaker
 from tests.crawling import Place
+from tests.raw_server import Exchange
 from tests.servers import eventually
-from tests.small_site import Reply, SmallSite, links
+from tests.small_site import Asked, Reply, SmallSite, links
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -22,6 +25,7 @@ def test_rules() -> None:
     silent = {status for status in range(-20, 600) if breaker.is_silence(status)}
     assert silent == {-1, -2, -3, -4, -6, -7}
     assert not silent & breaker.BAD_ANSWER
+    assert {status for status in range(-20, 600) if breaker.shuts(status)} == silent | {-5, -8, -11, -12}
     assert [breaker.step(-2, straight) for straight in (1, 2, 3)] == ["go_on", "trip", "trip"]
     assert [breaker.step(-4, straight) for straight in (1, 2, 3)] == ["go_on", "probe", "probe"]
     assert [breaker.pause(times, 60.0) for times in (1, 2, 3, 99)] == [60, 120, 240, 86_400]
@@ -45,6 +49,30 @@ def test_a_site_that_never_answers_is_probed_and_then_given_up(tmp_path: Path) -
         ]
         assert place.rows("select state, published from sites") == [("finished", 3)]
         place.run("report", "ledger").succeeded()
+
+
+class EndlessRobots(SmallSite):
+    """A site whose robots.txt begins and never ends; of its pages nobody may ask."""
+
+    async def _serve(self, exchange: Exchange) -> None:
+        self.log.append(Asked(time.monotonic(), (await exchange.request()).decode().split()[1], {}))
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nUser-agent: *\n")
+        while True:
+            await asyncio.sleep(0.05)
+            await exchange.send(b"#")
+
+
+def test_a_site_whose_robots_txt_never_ends_has_its_verdict(tmp_path: Path) -> None:
+    given = {"SITE_PROBE_SECONDS": 0.01, "MAX_TRIES": 2, "BODY_TIMEOUT_SECONDS": 0.3}
+    with EndlessRobots({}) as web, Place(tmp_path) as place:
+        run = place.crawl([web.root, f"{web.root}a"], **given).succeeded()
+        if "is given up" not in run.err:  # else the site was due again before the agent had ended
+            run = place.crawl([], **given).succeeded()
+        assert "is given up" in run.err
+        assert set(web.paths) == {"/robots.txt"}
+        assert outcomes(place) == {("failed", -5): 2}
+        assert place.rows("select distinct state from pages") == [("no_response_1",)]
+        assert ("error",) in place.rows("select distinct health from health")
 
 
 def test_a_site_that_dies_keeps_its_pages_until_they_have_their_verdict(tmp_path: Path) -> None:

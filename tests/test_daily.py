@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
 from typing import Any
 
-from crawler.agent.daily import DailyCaps, Spent
-from crawler.agent.frontier import Frontier
+import pytest
+
+from crawler.agent.daily import DailyCaps, Days, Spent
 from tests.crawling import Place
 from tests.drills import key
+from tests.outages import frozen
+from tests.queue_driver import driver
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite, links
 
@@ -21,28 +25,52 @@ MANY = [f"/{number}" for number in range(40)]
 def test_what_a_day_allows() -> None:
     caps = DailyCaps(3, 1000, 3600.0)
     noon = 20_000 * 86_400.0 + 43_200
-    today = caps.today(None, noon)
-    assert today == Spent(20_000, 0, 0)
-    assert caps.today(Spent(20_000, 2, 5), noon) == Spent(20_000, 2, 5)
-    assert caps.today(Spent(19_999, 2, 5), noon) == today, "another day's are forgotten"
-    assert caps.tomorrow(today) == noon + 43_200
-    assert caps.used_up(Spent(20_000, 2, 999)) == ""
-    assert "3 requests of the day" in caps.used_up(Spent(20_000, 3, 0))
-    assert "1000 bytes of the day" in caps.used_up(Spent(20_000, 0, 1000))
-    assert DailyCaps(0, 1, 3600.0).used_up(Spent(1, 10**9, 0)) == ""
-    assert DailyCaps(1, 0, 3600.0).used_up(Spent(1, 0, 10**12)) == ""
+    assert caps.day(noon) == 20_000
+    assert caps.tomorrow(noon) == noon + 43_200
+    assert caps.used_up(Spent(2, 999)) == ""
+    assert "3 requests of the day" in caps.used_up(Spent(3, 0))
+    assert "1000 bytes of the day" in caps.used_up(Spent(0, 1000))
+    assert DailyCaps(0, 1, 3600.0).used_up(Spent(10**9, 0)) == ""
+    assert DailyCaps(1, 0, 3600.0).used_up(Spent(0, 10**12)) == ""
 
 
-def test_what_is_spent_goes_with_the_checkpoint() -> None:
-    frontier = Frontier()
-    frontier.add(["/"], 0)
-    whole = frontier.whole()
-    frontier.spent = Spent(20_000, 7, 12_345)
-    for entries in ([whole, frontier.delta()], [frontier.whole()]):
-        found = Frontier()
-        found.restore(entries)
-        assert found.spent == Spent(20_000, 7, 12_345)
-        assert len(found) == 1
+def test_what_two_agents_asked_for_counts_for_both(valkey: RunningServer) -> None:
+    site, other = "https://a.example", "https://b.example"
+    noon = 20_000 * 86_400.0 + 43_200
+    clock = [noon]
+    with driver(valkey) as queue:
+        one, two = (Days(queue.queue, DailyCaps(3, 1000, 3600.0), lambda: clock[0]) for _ in range(2))
+        (day,) = queue.wait(one.open([site]))
+        day.count(1, 0)
+        day.count(1, 300)
+        assert day.used_up() == ""
+        queue.wait(one.tell())
+        queue.wait(one.tell())
+        (there, elsewhere) = queue.wait(two.open([site, other]))
+        there.count(1, 0)
+        assert "3 requests of the day" in there.used_up()
+        assert elsewhere.used_up() == ""
+        assert there.tomorrow == noon + 43_200
+        clock[0] += 43_200
+        assert there.used_up() == "", "another day's are forgotten"
+        there.count(1, 1000)
+        assert "1000 bytes" in there.used_up()
+        queue.wait(two.tell())
+        assert [queue.spent(day, [site]) for day in (20_000, 20_001)] == [[(3, 300)], [(1, 1000)]]
+        assert 0 < valkey.client.ttl(key("spent:20001")) <= 2 * 86_400 + 1
+
+
+def test_what_could_not_be_told_is_told_later(valkey: RunningServer) -> None:
+    with driver(valkey) as queue:
+        days = Days(queue.queue, DailyCaps(3, 0, 3600.0), lambda: 5.0)
+        (day,) = queue.wait(days.open(["https://a.example"]))
+        day.count(2, 10)
+        with frozen(valkey), pytest.raises(TimeoutError):
+            queue.wait(asyncio.wait_for(days.tell(), 0.3))
+        day.count(1, 0)
+        queue.wait(days.tell())
+        ((requests, _),) = queue.spent(0, ["https://a.example"])
+        assert requests >= 3, "twice, where nobody knows whether it was heard"
 
 
 def shown(place: Place, valkey: RunningServer, site: SmallSite) -> dict[str, Any]:
@@ -122,3 +150,27 @@ def test_a_day_has_24_hours_of_the_setting(place: Place, valkey: RunningServer) 
         at = [asked.at for asked in site.log]
         # 18 pages and robots.txt are of three days at least, wherever the crawl's first midnight falls.
         assert max(at) - min(at) > 24 * 0.1
+
+
+def test_works_and_checks_count_too(place: Place, valkey: RunningServer) -> None:
+    """Loading takes 4 of 8 requests, and the day has 4 left for recheck and checks of status together."""
+    with SmallSite({"/": links("/a", "/b"), "*": links()}) as site:
+        given: dict[str, Any] = {"REDIS_URL": valkey.url, "SITE_REQUESTS_PER_DAY": 8}
+        given |= {"DATABASE_URL": f"sqlite:///{place.var / 'crawl.db'}", "STATUS_BY_TRAFFIC": 0}
+        given |= {"RECRAWL_MODE": "interval", "RECHECK_INTERVAL_SECONDS": 0.2, "STATUS_INTERVAL_SECONDS": 0.2}
+        place.var.mkdir()
+        coordinator = place.start("coordinate", **given)
+        place.crawl([site.root], **given).succeeded()
+        assert len(site.log) == 4
+        run = place.start_crawl([], "--with", "recheck,status", "--when-idle", "wait", **given)
+        eventually(lambda: len(site.log) == 8, "what is left of the day", 60)
+        for work in ("recheck", "status"):
+            eventually(lambda work=work: is_tomorrow(valkey, site, work), f"{work} waits for midnight", 60)
+        run.end().succeeded()
+        coordinator.end().succeeded()
+        assert len(site.log) == 8
+
+
+def is_tomorrow(valkey: RunningServer, site: SmallSite, work: str) -> bool:
+    due = valkey.client.zscore(key(f"wake:{work}"), site.site)
+    return bool(due == (int(time.time() * 1000) // DAY_MS + 1) * DAY_MS)

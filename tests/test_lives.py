@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from crawler.agent.frontier import Frontier
-from crawler.records import Answer, Asked, Page, PageState, Record, SiteEnded, pack_lastmods
+from crawler.records import Answer, Asked, Health, Page, PageState, Record, SiteEnded, pack_lastmods
 from crawler.states import STATES, IllegalTransition, Life, lived, load_event
 from crawler.store import due_times
 from crawler.store.database import migrate, open_database, transaction
@@ -21,6 +21,7 @@ from crawler.store.writing import Counts, Stored, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
 from tests.queue_driver import queue_options
+from tests.servers import RunningServer
 
 SITE = "https://a.example"
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -233,15 +234,35 @@ def test_what_falls_due_is_told_of_what_was_stored() -> None:
         SiteEnded(site="https://b.example", ended_at=1, finished=True, published=1, known=1),
     ]
     due = due_times.due_of(records, DELAYS, 50.0)
-    assert due == ({SITE: 10_500}, {SITE: 50_700}, {}, set())
+    assert due == ({SITE: 10_500}, {SITE: 50_700}, {}, set(), {})
     assert due_times.due_of(records, DELAYS, 0.0).recheck == {}
     again = due_times.due_of(
         [asked(1_000, "visited", "changed"), asked(1_000, "visited", "unchanged", "/b")], DELAYS, 50
     )
-    assert again == ({}, {}, {}, {SITE})
+    assert again == ({}, {}, {}, {SITE}, {})
     said = loaded(2_000, "/map.xml", lastmods=pack_lastmods([(1, 1)]))
-    assert due_times.due_of([said], DELAYS, 50.0) == ({}, {SITE: 52_000}, {SITE: 2_000}, set())
-    assert due_times.due_of([asked(1_000, "dead", "answers")], DELAYS, 0.0) == ({}, {}, {}, set())
+    assert due_times.due_of([said], DELAYS, 50.0) == ({}, {SITE: 52_000}, {SITE: 2_000}, set(), {})
+    assert not any(due_times.due_of([asked(1_000, "dead", "answers")], DELAYS, 0.0))
+    looks = [
+        Health(site=SITE, checked_at=at, health="normal", status=200, seen_by=by)
+        for at, by in ((3_000, "traffic"), (2_000, "traffic"), (4_000, "check"))
+    ]
+    assert due_times.due_of(looks, DELAYS, 0.0).seen == {SITE: 3_000}
+
+
+def test_what_loading_saw_puts_off_a_check_that_has_a_time(valkey: RunningServer) -> None:
+    given = queue_options(status_interval_seconds=10.0)
+    key, others = "lt:{0}:wake:status", {"https://a.example": 5_000.0, "https://b.example": 90_000.0}
+    valkey.client.zadd(key, others)
+    sites = (*others, "https://unwatched.example")
+    looks = [
+        Health(site=site, checked_at=7_000, health="normal", status=200, seen_by="traffic") for site in sites
+    ]
+    due_times.tell(valkey.client, given.key_prefix, given, looks)
+    assert valkey.client.zrange(key, 0, -1, withscores=True) == [
+        (b"https://a.example", 17_000.0),
+        (b"https://b.example", 90_000.0),
+    ]
 
 
 @every_kind
@@ -304,3 +325,11 @@ def test_a_site_is_opened_for_what_was_sent_back_and_for_what_is_new(kind: str, 
     assert frontier.add(["/", "/b", "/c", "/d"], 1) == 0, "what is known remains known"
     assert frontier.first_with(first, bytes.fromhex("bb" * 32)) is None, "it is its own original"
     assert frontier.first_with(second, bytes.fromhex("aa" * 32)) == "/"
+    anew = checkpoint_from_tables(engine, SITE, anew=True)
+    assert anew is not None
+    frontier = Frontier()
+    frontier.restore([anew])
+    turns = [frontier.take(0.0) for _ in range(5)]
+    by_depth = [("/", 0), ("/a", 1), ("/d", 1), ("/b", 2), ("/c", 2)]
+    assert sorted((turn.path, turn.depth) for turn in turns if turn) == sorted(by_depth)
+    assert (len(frontier), frontier.published, frontier.take(0.0)) == (5, 0, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -70,6 +71,35 @@ def test_a_coordinator_learns_no_secrets_by_its_command_line(place: Place, farm:
 
 
 # --- The server dies --------------------------------------------------------------------------------------
+
+
+# What a setting is called where an option of another name is made of it, or none is.
+OF_OTHER_NAME = {
+    "database": "DATABASE_URL",
+    "var": "VAR_DIR",
+    "revive_delays": "REVIVE_FIRST_SECONDS",
+    "first_recheck_seconds": "RECHECK_INTERVAL_SECONDS",
+    "status_command_words": "STATUS_COMMAND",
+}
+COORDINATING = (
+    "coordinator",
+    "due_times",
+    "packing",
+    "revisits",
+    "planning",
+    "hooks",
+    "thinning",
+    "freshness",
+)
+
+
+def test_a_coordinator_of_an_agents_own_is_told_what_it_goes_by() -> None:
+    folder = Path(local.__file__).parent
+    files = [folder / f"{name}.py" for name in COORDINATING] + [folder.parent / "sites" / "planner.py"]
+    asked = {name for file in files for name in re.findall(r"options\.([a-z_]+)", file.read_text())}
+    assert len(asked) > 20
+    wanted = {OF_OTHER_NAME.get(name, name.upper()) for name in asked}
+    assert wanted <= {*local._NEEDED, *local._NEEDED_UNSEEN}
 
 
 def test_a_server_that_dies_while_the_last_agent_waits(place: Place, farm: Farm) -> None:

@@ -745,8 +745,6 @@ def test_works_share_the_one_lease(queue: Driver, agents: tuple[str, str], work:
     assert queue.take("one", 9, work) == []
     assert queue.depth().leased == 1, "only sites that are being loaded count"
     queue.leave("one", held, "finished")
-    assert queue.take("one", 9, work) == [], "it asks again after a third of the lease time"
-    queue.pass_time(LEASE_MS // 3 + 1)
     assert queue.take_one("one", work).site == B
     queue.leave("two", leased, "finished", due_ms=now + 3_600_000)
     assert queue.state(A) == "finished"
@@ -769,7 +767,6 @@ def test_a_site_passed_over_while_another_work_has_it_comes_back(
     recheck = queue.take_one("one", "recheck")
     assert queue.take("two") == []
     queue.leave("one", recheck, "returned")
-    queue.pass_time(LEASE_MS // 3 + 1)
     assert queue.take_one("two").site == A
 
 
@@ -783,7 +780,6 @@ def test_a_site_that_falls_due_while_another_work_has_it_comes_back(
     recheck = queue.take_one("one", "recheck")
     assert queue.take("two") == []
     queue.leave("one", recheck, "returned")
-    queue.pass_time(LEASE_MS // 3 + 1)
     assert queue.take_one("two").site == A
 
 
@@ -1181,10 +1177,10 @@ def test_a_site_may_have_a_budget_of_its_own(queue: Driver, agents: tuple[str, s
 def test_paths_may_be_given_to_a_held_site(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A)
     leased = queue.take_one("one")
-    queue.give_paths(A, ["/x", "/y"])
+    assert queue.offer(A, ["/x", "/y"])
     assert not queue.leave("one", leased, "finished")
-    assert queue.checkpoint(A)[1] == ["/x\n/y"]
-    assert queue.leave("one", leased, "finished", detail=1)
+    assert queue.checkpoint(A)[1] == ["/", "/x\n/y"]
+    assert queue.leave("one", leased, "finished", detail=2)
 
 
 def test_restore_brings_back_what_is_not_known(queue: Driver, agents: tuple[str, str]) -> None:
@@ -1198,6 +1194,18 @@ def test_restore_brings_back_what_is_not_known(queue: Driver, agents: tuple[str,
     assert queue.record(B).address == OTHER
     assert [one.site for one in queue.take("one", 9)] == [A, B]
     assert queue.depth().finished == DISCOVER_BATCH + 1
+
+
+def test_restore_brings_back_an_unfinished_site_with_its_checkpoint(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    for checkpoint in (b"of a rebuild that died", b"checkpoint"):
+        queue.give_checkpoint(A, checkpoint)
+    assert queue.restore([Restored(A, "suspended", known=9), Restored(B, "waiting")]) == 2
+    assert queue.depth().suspended == 1
+    leased = queue.take("one", 9)
+    assert [(one.site, one.suspended) for one in leased] == [(B, False), (A, True)]
+    assert queue.checkpoint(A)[0] == [b"checkpoint"]
 
 
 def test_restore_brings_back_what_the_operator_wanted(queue: Driver, agents: tuple[str, str]) -> None:

@@ -631,7 +631,7 @@ class Walk:
     async def give_paths(self) -> None:
         name = self.random.choice(self.universe)
         if name in self.sites and self.sites[name].state not in "fab":
-            await self.queue.give_paths(name, ["/given"])
+            self.raw.rpush(f"{BASE}paths:{name}", "/given")
             self.sites[name].paths.append("/given")
 
     async def set_budget(self) -> None:

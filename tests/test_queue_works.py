@@ -107,6 +107,27 @@ def test_the_pause_between_two_requests_goes_on_after_another_work(queue: Driver
     assert queue.take_one("two").site == A
 
 
+def test_who_waits_for_a_site_in_hand_is_woken_when_it_is_given_back(queue: Driver) -> None:
+    finished(queue, A, B)
+    for site in (A, B):
+        queue.plan_work(site, "recheck", 1)
+    leased, other = queue.take("one", 2, "recheck")
+    for work in ("revive", "status"):
+        queue.plan_works(work, {A: 2, B: 2})
+        assert queue.take("two", 2, work) == []
+        ((_, due, _), _) = queue.due(work, 9)
+        assert due - queue.server_ms() > LEASE_MS / 4, "in case that its holder is never heard of again"
+    later = queue.server_ms() + 90_000
+    queue.plan_work(B, "revive", later)
+    for one in (leased, other):
+        queue.leave("one", one, "finished")
+    assert [one.site for one in queue.take("two", 2, "revive")] == [A], (
+        "the other was given a time of its own"
+    )
+    assert queue.due("revive", 9) == [(B, later, "")]
+    assert [one.site for one in queue.take("one", 2, "status")] == [B]
+
+
 def test_what_is_due_is_counted_also_while_it_is_being_packed(queue: Driver) -> None:
     finished(queue, A)
     assert queue.due_now("revive") == 0

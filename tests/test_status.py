@@ -322,6 +322,8 @@ def go_through(place: Place, server: RunningServer, database: str, through: str,
     where["STATUS_SLOTS"] = 4  # so that none can take all
     sites = [SmallSite({"/": links()}, f"127.0.2.{n}") for n in range(1, 21)]
     with town(*sites):
+        # Else a server that is killed while its disk is busy may have acknowledged what it had not written.
+        server.client.config_set("appendfsync", "always")
         coordinator = place.start("coordinate", REDIS_URL=server.url, DATABASE_URL=through)
         runs = [start(place, [site.root for site in sites], **where) for _ in range(2)]
         eventually(lambda: server.client.zcard("lt:{0}:agents") == 2, "both have joined", 60)

@@ -27,6 +27,7 @@ from crawler import engine, records
 from crawler.agent import breaker, robots
 from crawler.agent.answers import LONGEST_REST_SECONDS
 from crawler.agent.checking import CHECKING, Checking
+from crawler.agent.daily import DailyCaps, Days
 from crawler.agent.division import LOADING
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
 from crawler.agent.outbox import Outbox
@@ -89,6 +90,7 @@ class Agent:
         author = self.session.author
         self.outbox = Outbox(self.queue, author, options.spool_records, options.flush_records)
         self.seeding = Seeding(self._client, self.queue, options, self.scope, author, settings["USER_AGENT"])
+        self._days = _days(options, self.queue, self.session)
         self.leasing = Leasing(
             self.session,
             self.queue,
@@ -98,6 +100,7 @@ class Agent:
             tuple(work for work in self.works if work != CHECKING),
             settings.getfloat("DOWNLOAD_DELAY"),
             robots.product(settings["USER_AGENT"]),
+            self._days,
             self.settle,
         )
         self.checking = Checking(
@@ -109,6 +112,7 @@ class Agent:
             settings.getfloat("DOWNLOAD_DELAY"),
             robots.product(settings["USER_AGENT"]),
             self.max_url_length,
+            self._days,
         )
         self.leasing.elsewhere = self.checking.holds
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
@@ -178,6 +182,8 @@ class Agent:
                     await self._flush()
                     await asyncio.sleep(0)  # what still goes on must not keep PARTING_SECONDS from passing
                 await self.checking.hand_in()
+                if self._days is not None:
+                    await self._days.tell()
                 await self.seeding.queue_met()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
@@ -250,6 +256,8 @@ class Agent:
         await self.leasing.offer_found()
         if met:
             self.leasing.asks.set()
+        if self._days is not None:
+            await self._days.tell()
         if met or not self.outbox.empty:
             await self.outbox.flush()
             self.session.say_back()
@@ -447,6 +455,13 @@ class Agent:
         for work in self.works:
             if work != LOADING and (waiting := await self.queue.due(work, NAMED_AT_THE_END)):
                 logger.info("%s: sites are due in a later run: %s", work, _listed(waiting))
+
+
+def _days(given: Options, queue: SiteQueue, session: Session) -> Days | None:
+    """None: no site's days are capped."""
+    requests, size = given.site_requests_per_day, given.site_bytes_per_day
+    caps = DailyCaps(requests, size, given.hour_seconds)
+    return Days(queue, caps, session.server_time) if requests or size else None
 
 
 def _works(crawler: Crawler, options: Options) -> tuple[Work, ...]:

@@ -2,9 +2,10 @@
 
 Two straight pages without a connection park the site: its pages wait, and its next lease begins with robots.txt, which
 is the probe. Two straight pages without a head may be two bad pages of a good site; so robots.txt is asked at once, and
-its silence parks the site. A site that was silent at MAX_TRIES leases in a row is given up: each page that was still to
-be fetched has failed, and is revive's from then on. Any answer, whatever its status, begins anew; a body that is late,
-cut short or malformed is an answer too.
+its silence parks the site. So does a robots.txt that begins and cannot be read to its end, for without it no page may
+be asked. A site that was silent at MAX_TRIES leases in a row is given up: each page that was still to be fetched has
+failed, and is revive's from then on. Any answer, whatever its status, begins anew; a page's body that is late, cut
+short or malformed is an answer too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ Step = Literal["go_on", "probe", "trip"]
 def is_silence(status: int) -> bool:
     """Whether a page's failure says that its site may be gone."""
     return status in NO_CONNECTION or status in NO_HEAD
+
+
+def shuts(status: int) -> bool:
+    """Whether a robots.txt that could not be had says that nobody gets into its site: no answer, or no whole one."""
+    return is_silence(status) or status in BAD_ANSWER
 
 
 def step(status: int, straight: int) -> Step:

@@ -26,8 +26,11 @@ from crawler.sites.canonical import host_of
 from crawler.sites.queue import HandedIn, Leased, SiteQueue, StaleLeaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy.crawler import Crawler
 
+    from crawler.agent.daily import Days, SiteDay
     from crawler.agent.names import Names
     from crawler.agent.session import Session
     from crawler.agent.site_check import Found
@@ -66,10 +69,12 @@ class Checking:
         delay: float,
         user_agent: str,
         max_url_length: int,
+        days: Days | None,
     ) -> None:
         self._session = session
         self._queue = queue
         self._names = names
+        self._days = days
         self._options = options
         self._overrides = Overrides(options.site_overrides)
         self._delay = delay
@@ -133,9 +138,13 @@ class Checking:
         hand = await self._queue.lease(self._session.name, CHECKING, room, hour)
         if not hand.sites:
             return 0
-        permits = await self._queue.permits([leased.site for leased in hand.sites])
-        for leased, permit in zip(hand.sites, permits, strict=True):
-            self._begin(leased, permit)
+        sites = [leased.site for leased in hand.sites]
+        permits = await self._queue.permits(sites)
+        days: Sequence[SiteDay | None] = [None] * len(sites)
+        if self._days is not None:
+            days = await self._days.open(sites)
+        for leased, permit, day in zip(hand.sites, permits, days, strict=True):
+            self._begin(leased, permit, day)
         return len(hand.sites)
 
     @property
@@ -145,9 +154,9 @@ class Checking:
             return 0
         return self._options.status_slots - (len(self._running) - len(self._slow))
 
-    def _begin(self, leased: Leased, permit: str) -> None:
+    def _begin(self, leased: Leased, permit: str, day: SiteDay | None) -> None:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._check(leased, permit, self._losses))
+        task = loop.create_task(self._check(leased, permit, day, self._losses))
         self._running[leased.site] = task
         timer = loop.call_later(self._slow_after, self._turn_slow, leased.site)
         task.add_done_callback(lambda ended: self._end(leased.site, ended, timer))
@@ -166,7 +175,7 @@ class Checking:
 
     # --- one site ---
 
-    async def _check(self, leased: Leased, permit: str, losses: int) -> None:
+    async def _check(self, leased: Leased, permit: str, day: SiteDay | None, losses: int) -> None:
         loop, began = asyncio.get_running_loop(), self._session.server_time()
         check = SiteCheck(
             self._asker,
@@ -175,6 +184,7 @@ class Checking:
             self._delay_of(leased.site),
             Permit.read(permit),
             partial(self._may_send, losses),
+            day,
         )
         due = began + self._options.status_interval_seconds
         found: Found | None = None
@@ -185,7 +195,7 @@ class Checking:
             else:
                 due = began + AGAIN_SECONDS
         except (NotAskedError, RedisError, OSError):
-            due = began + AGAIN_SECONDS
+            due = began + AGAIN_SECONDS if day is None or not day.used_up() else day.tomorrow
         except Exception:
             logger.exception("%s: its status could not be checked", leased.site)
         rests_until = 0.0
@@ -241,6 +251,8 @@ class Checking:
     async def hand_in(self) -> None:
         """Everything that is done by now; a connection error leaves what is not handed in, and may be asked again."""
         self._enough.clear()
+        if self._days is not None:
+            await self._days.tell()
         while self._done:
             some = self._done[:HAND_IN_AT_A_TIME]
             await self._queue.hand_in(self._session.name, some)

@@ -81,9 +81,8 @@ class Errand:
         # The heir refers to this errand in turn: such a circle would be freed late.
         self.under_way, self.heir = False, None
         self.slot.in_flight -= 1
-        spent = self.slot.frontier.spent
-        if spent is not None:
-            self.slot.frontier.spent = spent._replace(size=spent.size + self.received)
+        if self.slot.day is not None:
+            self.slot.day.count(0, self.received)
             self.received = 0
         return True
 

@@ -22,8 +22,6 @@ from typing import Annotated, NamedTuple
 import msgspec
 import zstandard
 
-from crawler.agent.daily import Spent
-
 VERSION = 1
 # Of zstd: a tenth smaller than 1, for about a microsecond a page more.
 _LEVEL = 3
@@ -72,11 +70,10 @@ class _Entry(msgspec.Struct, array_like=True):
     strikes: _Count
 
 
-class _EntryOfDay(_Entry, array_like=True):
-    """An entry of a site whose days are capped, or that was silent; who does not know of that reads the rest."""
+class _EntryOfSilence(_Entry, array_like=True):
+    """An entry of a site that was silent; who does not know of that reads the rest."""
 
-    spent: tuple[_Count, _Count, _Count] | None = None
-    parkings: _Count = 0  # of a site that was silent
+    parkings: _Count = 0
 
 
 class Snapshot(NamedTuple):
@@ -92,13 +89,12 @@ class Snapshot(NamedTuple):
     published: int
     taken: int
     strikes: int
-    spent: Spent | None
     parkings: int
     told: Callable[[int], None]  # called with the length of the bytes made of it
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_EntryOfDay)
+_decoder = msgspec.msgpack.Decoder(_EntryOfSilence)
 
 
 class Frontier:
@@ -110,7 +106,6 @@ class Frontier:
         self.published = 0  # page records of this site, over all leases
         self.strikes = 0  # rests of the site in a row: how long the next one is
         self.parkings = 0  # leases in a row that ended since the site did not answer
-        self.spent: Spent | None = None  # of its day's cap; None: it has none
         self._paths: list[str] = []
         self._index: dict[str, int] = {}
         self._depths = array("H")
@@ -319,12 +314,11 @@ class Frontier:
             self.published,
             self._taken,
             self.strikes,
-            self.spent,
             self.parkings,
             told,
         )
 
-    def _replay(self, entry: _EntryOfDay) -> None:
+    def _replay(self, entry: _EntryOfSilence) -> None:
         paths = _paths(entry)
         known, head = len(self._paths) + len(paths), entry.head
         if head > known or entry.taken > head:
@@ -337,7 +331,6 @@ class Frontier:
             self._append_depths(depth, many)
         self._head, self._taken = head, entry.taken
         self.published, self.strikes = entry.published, entry.strikes
-        self.spent = Spent(*entry.spent) if entry.spent else None
         self.parkings = entry.parkings
         self._set_back = _exceptions(entry)
         self._digests.update(_digests(entry, known))
@@ -372,7 +365,6 @@ def checkpoint_of(known: Sequence[Known], found: Sequence[str]) -> bytes:
             published=len(known) - len(again),
             taken=len(known),
             strikes=0,
-            spent=None,
             parkings=0,
             told=lambda _length: None,
         )
@@ -397,15 +389,14 @@ def encode(snapshot: Snapshot) -> bytes:
         taken=snapshot.taken,
         strikes=snapshot.strikes,
     )
-    if snapshot.spent is not None or snapshot.parkings:
-        fields = msgspec.structs.asdict(parts)
-        parts = _EntryOfDay(**fields, spent=snapshot.spent, parkings=snapshot.parkings)
+    if snapshot.parkings:
+        parts = _EntryOfSilence(**msgspec.structs.asdict(parts), parkings=snapshot.parkings)
     entry = _encoder.encode(parts)
     snapshot.told(len(entry))
     return entry
 
 
-def _read(data: bytes) -> _EntryOfDay:
+def _read(data: bytes) -> _EntryOfSilence:
     try:
         entry = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

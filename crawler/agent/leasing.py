@@ -25,6 +25,7 @@ from crawler.sites.canonical import host_of
 from crawler.sites.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
 
 if TYPE_CHECKING:
+    from crawler.agent.daily import Days
     from crawler.agent.names import Names
     from crawler.agent.outbox import Outbox
     from crawler.agent.session import Session
@@ -59,6 +60,7 @@ class Leasing:
         names_of_works: tuple[Work, ...],
         delay: float,
         user_agent: str,
+        days: Days | None,
         settle: Callable[[Slot], None],
     ) -> None:
         self.asks = asyncio.Event()  # a slot has come free, or sites were queued: asking is worth while
@@ -70,6 +72,7 @@ class Leasing:
         self._overrides = Overrides(options.site_overrides)
         self._delay = delay
         self._user_agent = user_agent
+        self._days = days
         self._settle = settle
         # Called with a slot that was leased for another work than loading, and what was packed for it.
         self.begin: Callable[[Slot, bytes], None] = lambda _slot, _packed: None
@@ -190,6 +193,9 @@ class Leasing:
         """Make a slot of a leased site: its checkpoint, and a place on its address."""
         try:
             slot = await (self._slot_to_load(leased) if leased.work == LOADING else self._slot_for(leased))
+            if self._days is not None:
+                async with self._calls:
+                    (slot.day,) = await self._days.open([slot.site])
             if not await self._find_place(slot) or self._coming.get(leased.site) is not leased:
                 return
             self._slots[leased.site] = slot

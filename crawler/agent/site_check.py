@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
+    from crawler.agent.daily import SiteDay
     from crawler.agent.overrides import Dress
     from crawler.options import Options
     from crawler.records import SiteHealth
@@ -100,7 +101,7 @@ class Asker(NamedTuple):
 
 
 class NotAskedError(Exception):
-    """The lease may have run out: the rest of the check is another's."""
+    """The lease may have run out, or the site's day has nothing left: the rest of the check is for later."""
 
 
 class SiteCheck:
@@ -114,8 +115,9 @@ class SiteCheck:
         delay: float,
         permit: Permit | None,
         may_send: Callable[[], bool],
+        day: SiteDay | None = None,
     ) -> None:
-        """`may_send` is asked right before each request leaves."""
+        """`may_send` is asked right before each request leaves; `day` None: the site's days are not capped."""
         self.last_asked = 0.0  # loop's time of the last request; 0: none was sent
         self.delay = delay  # between two requests, with what robots.txt asks for
         self._asker = asker
@@ -124,12 +126,13 @@ class SiteCheck:
         self._dress = dress
         self._least_delay = delay
         self._may_send = may_send
+        self._day = day
         self._permit = permit
         self._rules: robots.Rules | None = None
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> Found:
-        """Ask, and judge; NotAskedError where the lease may have run out."""
+        """Ask, and judge; NotAskedError where the lease may have run out, or the site's day is used up."""
         if not self._knows_permit() or self._options.status_depth:
             unread = await self._read_robots()
             if unread is not None:
@@ -258,8 +261,10 @@ class SiteCheck:
         wait = self.last_asked + self.delay - self._loop.time() if self.last_asked else 0.0
         if wait > 0:
             await asyncio.sleep(wait)
-        request = Request(url, meta={**META, KEY: Question(self._sending)}, dont_filter=True)
+        question = Question(self._sending)
+        request = Request(url, meta={**META, KEY: question}, dont_filter=True)
         self._dress.put_on(request)
+        self._count_request()
         self.last_asked = self._loop.time()
         try:
             response = await engine.download(self._asker.crawler, request)
@@ -270,10 +275,20 @@ class SiteCheck:
             if cancelled or (status == OTHER and not self._may_send()):
                 raise NotAskedError from None
             return Met(path, status, error=in_one_line(error), times=request.meta, at_ms=_now_ms())
+        finally:
+            if self._day is not None:
+                self._day.count(0, question.received)
         self._dress.take_in(response)
         met = Met(path, response.status, response=response, times=response.meta, at_ms=_now_ms())
         met.seconds = response.meta.get("download_latency")
         return met
+
+    def _count_request(self) -> None:
+        if self._day is None:
+            return
+        if self._day.used_up():
+            raise NotAskedError
+        self._day.count(1, 0)
 
     def _sending(self) -> bool:
         """Asked when the request is about to leave: from then on the pause counts."""

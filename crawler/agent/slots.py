@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
+    from crawler.agent.daily import SiteDay
     from crawler.agent.frontier import Frontier, Snapshot
     from crawler.agent.load import Seen, SiteLoad
     from crawler.agent.out_links import OutLinks
@@ -68,6 +69,7 @@ class Slot:
     traps: Traps | None = None  # None: they are not looked for
     # Paths that redirects of this site led to, and how many one behind the other; forgotten with the lease.
     redirects: dict[str, int] = field(default_factory=dict)
+    day: SiteDay | None = None  # what it may still be asked for today; None: as much as one likes
     watch: SiteWatch | None = None  # what it sees of the site's health; None: nothing yet
     load: SiteLoad | None = None  # what it sees of the site's load; None: nothing yet
     started_at: float = 0.0  # of the last request

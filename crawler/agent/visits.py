@@ -23,7 +23,6 @@ from twisted.python.failure import Failure
 
 from crawler import engine, records
 from crawler.agent import answers, breaker, links, robots, sitemap_file, works
-from crawler.agent.daily import DailyCaps
 from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.errors import (
     IN_A_TRAP,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from crawler.agent.agent import Agent
+    from crawler.agent.daily import SiteDay
     from crawler.agent.frontier import Turn
     from crawler.agent.pages import Chain
     from crawler.agent.slots import Slot
@@ -81,7 +81,6 @@ class Visits:
         self._options = agent.options
         self._chain = chain
         self._patience = _patience(agent.options)
-        self._daily = _daily(agent.options)
         self._parsed: list[_Parsed] = []  # pages whose callback has given something
         self._heeds_own = False
         self._most_redirects = crawler.settings.getint("REDIRECT_MAX_TIMES")
@@ -99,7 +98,7 @@ class Visits:
 
     def next_request(self, slot: Slot) -> Request | None:
         """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled."""
-        if self._daily is not None and self._used_up(slot, self._daily):
+        if slot.day is not None and self._used_up(slot, slot.day):
             return None
         if slot.given_up:
             self._give_up(slot, *slot.given_up)
@@ -126,8 +125,8 @@ class Visits:
 
     def _start(self, slot: Slot, request: Request) -> Request:
         slot.started_at = asyncio.get_running_loop().time()
-        if (spent := slot.frontier.spent) is not None:
-            slot.frontier.spent = spent._replace(requests=spent.requests + 1)
+        if slot.day is not None:
+            slot.day.count(1, 0)
         if slot.traps is None and self._options.trap_pages:
             slot.traps = Traps(self._options.trap_pages)
         if slot.patience is None and self._patience is not None:
@@ -136,14 +135,12 @@ class Visits:
         _errand(request).begin(request)
         return request
 
-    def _used_up(self, slot: Slot, caps: DailyCaps) -> bool:
+    def _used_up(self, slot: Slot, day: SiteDay) -> bool:
         """Whether the site's day has nothing left; then it goes back until the next one."""
-        today = caps.today(slot.frontier.spent, self._agent.session.server_time())
-        slot.frontier.spent = today
-        why = caps.used_up(today)
+        why = day.used_up()
         if why:
             logger.info("%s waits for the next day: %s", slot.site, why)
-            self._agent.leasing.end(slot, "later", why, int(caps.tomorrow(today) * 1000))
+            self._agent.leasing.end(slot, "later", why, int(day.tomorrow * 1000))
         return bool(why)
 
     def _give_up(self, slot: Slot, status: int, error: str) -> None:
@@ -295,7 +292,7 @@ class Visits:
         work = self._works.get(slot.leased.work)
         if not rules.available and work and work.shut(slot, status, what):
             slot.rules = None
-        elif not rules.available and breaker.is_silence(status) and not hop:
+        elif not rules.available and breaker.shuts(status) and not hop:
             slot.rules = None
             self._trip(slot, status, what)
         elif not rules.available:
@@ -647,12 +644,6 @@ class Visits:
             return self._parse(slot, request, parse, _nothing)
         finally:
             self._agent.settle(slot)
-
-
-def _daily(given: Options) -> DailyCaps | None:
-    """None: no site's days are capped."""
-    requests, size = given.site_requests_per_day, given.site_bytes_per_day
-    return DailyCaps(requests, size, given.hour_seconds) if requests or size else None
 
 
 def _patience(given: Options) -> Patience | None:

@@ -173,8 +173,27 @@ local function unfinished(site)
   return call('EXISTS', base .. 'checkpoint:' .. site) == 1 and 's' or 'w'
 end
 
+-- A work that is due for a site which another one has in hand is woken when that one leaves, and at `soon` in any case.
+local function wait_behind(site, work, soon)
+  call('ZADD', base .. 'wake:' .. work, 'GT', soon, site)
+  local others = string.gsub(call('HGET', base .. 'behind', site) or '', work .. ' %d+ ?', '')
+  call('HSET', base .. 'behind', site, others .. work .. ' ' .. soon .. ' ')
+end
+
+-- Who was given another time meanwhile keeps that.
+local function wake_those_behind(site)
+  local waiting = call('HGET', base .. 'behind', site)
+  if not waiting then return end
+  call('HDEL', base .. 'behind', site)
+  for work, soon in string.gmatch(waiting, '(%S+) (%d+)') do
+    local key = base .. 'wake:' .. work
+    if tonumber(call('ZSCORE', key, site) or 0) == tonumber(soon) then call('ZADD', key, now(), site) end
+  end
+end
+
 -- Ends a lease in places and lists; the caller alters the record. What was packed for its work is used up.
 local function vacate_all(site, record)
+  wake_those_behind(site)
   if record.work ~= 'site' then call('HDEL', base .. 'visit:' .. site, record.work) end
   vacate(host_of(site))
   if record.address ~= '-' then vacate(record.address) end
@@ -510,8 +529,10 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         end
         wanted = wanted - 1
       end
-    elseif record and record.agent and not (work == 'site' and record.work == 'site') then
-      call('ZADD', base .. 'wake:' .. work, 'GT', soon, site) -- another work has it in hand
+    elseif record and record.agent and record.work ~= work then
+      wait_behind(site, work, soon)
+    elseif record and record.agent and work ~= 'site' then
+      call('ZADD', base .. 'wake:' .. work, 'GT', soon, site)
     elseif record and record.paused and work ~= 'site' then
       call('ZADD', base .. 'wake:' .. work, 'GT', time + PAUSED_MS, site)
     elseif eligible(record, work) and work ~= 'site' then
@@ -826,7 +847,7 @@ function operations.forget(site, report, ...)
   return 1
 end
 
--- per site: name, letter (w, f, a, b; a capital one is paused), address, known, done, pages of its own (or ''), why
+-- per site: name, letter (w, s, f, a, b; a capital one is paused), address, known, done, pages of its own (or ''), why
 -- (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
 function operations.restore()
   local new = 0
@@ -840,6 +861,7 @@ function operations.restore()
       add(class_of(record), 1)
       add('added', 1)
       if letter == 'w' then call('RPUSH', base .. 'fresh', site) end
+      if letter == 's' then call('SADD', base .. 'suspended', site) end
       if pages ~= '' then call('HSET', base .. 'budget', site, pages) end
       if why ~= '' then call('HSET', base .. 'why', site, why) end
     end

@@ -31,7 +31,7 @@ Order = Literal["pause", "resume", "block"]
 # Lists that the planner writes for an hour: sites in their order, and sites to be probed.
 Listed = Literal["hour", "probe"]
 # What a site of a lost queue may have been; an unfinished one waits.
-State = Literal["waiting", "finished", "alias", "blocked"]
+State = Literal["waiting", "suspended", "finished", "alias", "blocked"]
 # Names one lease call looks at at most: bounds the script's time when many are not eligible.
 LOOK = 64
 # Such calls in a row while none gives a site: a list may begin with many names that are finished or wait for a place.
@@ -356,6 +356,22 @@ class SiteQueue:
         """What `hand_in` kept of each site's robots.txt; empty: nothing."""
         return [_text(kept or b"") for kept in await self._client.hmget(f"{self._base}permits", sites)]
 
+    async def spend(self, day: int, spent: Mapping[str, tuple[int, int]], keep_seconds: int) -> None:
+        """Add requests and bytes to what sites were asked for on a day; kept for so long from now on."""
+        key = f"{self._base}spent:{day}"
+        pipeline = self._client.pipeline(transaction=False)
+        for site, (requests, size) in spent.items():
+            pipeline.hincrby(key, f"requests {site}", requests)
+            pipeline.hincrby(key, f"bytes {site}", size)
+        pipeline.expire(key, keep_seconds)
+        await pipeline.execute()
+
+    async def spent(self, day: int, sites: Sequence[str]) -> list[tuple[int, int]]:
+        """Requests and bytes that sites were asked for on a day, by all agents, as far as they have told."""
+        fields = [f"{kind} {site}" for site in sites for kind in ("requests", "bytes")]
+        found = [int(value or 0) for value in await self._client.hmget(f"{self._base}spent:{day}", fields)]
+        return list(zip(found[::2], found[1::2], strict=True))
+
     async def monitor(self, work: Work) -> None:
         """From now on every site has a due time for this work; those that have none yet are due at once.
 
@@ -519,7 +535,10 @@ class SiteQueue:
         return set(itertools.compress(sites, await pipeline.execute()))
 
     async def restore(self, sites: Sequence[Restored]) -> int:
-        """Sites into a queue that was lost; how many were not known, the others stay as they are."""
+        """Sites into a queue that was lost; how many were not known, the others stay as they are.
+
+        A suspended one needs its checkpoint first: `give_checkpoint`.
+        """
         new = 0
         for start in range(0, len(sites), DISCOVER_BATCH):
             parts: list[str | int] = []
@@ -535,10 +554,13 @@ class SiteQueue:
         if kept := set(filter(None, roots)):
             await self._client.sadd(f"{self._base}scope", *kept)
 
-    async def give_paths(self, site: str, paths: Sequence[str]) -> None:
-        """Paths for a site's frontier from outside; taken in with its next lease."""
-        if paths:
-            await self._client.rpush(f"{self._base}paths:{site}", "\n".join(paths))
+    async def give_checkpoint(self, site: str, checkpoint: bytes) -> None:
+        """The checkpoint of a site that the queue does not know yet; one that was given before goes."""
+        key = f"{self._base}checkpoint:{site}"
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.unlink(key)
+        pipeline.rpush(key, checkpoint)
+        await pipeline.execute()
 
     # --- the plan ---
 

@@ -2,6 +2,7 @@
 
 So a due time is in the queue for every page that the tables say is to be asked: where the coordinator dies in between,
 the records come again and it is told again. One that is too early costs a look, for whoever packs goes by the tables.
+What loading saw of its site's health puts off the site's next check.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from crawler import states
-from crawler.records import Asked, Page, Record
+from crawler.records import Asked, Health, Page, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,11 +27,12 @@ class Due(NamedTuple):
     recheck: dict[str, int]
     signalled: dict[str, int]  # site -> when its sitemap last said that pages have changed
     reopen: set[str]  # sites with pages that loading is to load again
+    seen: dict[str, int]  # site -> ms since 1970 of the last look at its health that was no check
 
 
 def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_seconds: float) -> Due:
     """What these records make due; `recheck_seconds` 0: nothing is rechecked."""
-    due = Due({}, {}, {}, set())
+    due = Due({}, {}, {}, set(), {})
     for record in records:
         if isinstance(record, Page):
             if (
@@ -46,6 +48,8 @@ def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_secon
             _note_asked(due, record, delays)
             if recheck_seconds and record.answer == "answers":
                 _sooner(due.recheck, record.site, record.asked_at + int(recheck_seconds * 1000))
+        elif isinstance(record, Health) and record.seen_by == "traffic":
+            due.seen[record.site] = max(record.checked_at, due.seen.get(record.site, 0))
     return due
 
 
@@ -65,7 +69,10 @@ def _sooner(times: dict[str, int], site: str, at: int) -> None:
 
 
 def tell(client: redis.Redis, prefix: str, options: Options, records: Iterable[Record]) -> None:
-    """Into the queue; a site that is due sooner stays so, and one that recheck has a time for keeps it."""
+    """Into the queue; a site that is due sooner stays so, and one that recheck has a time for keeps it.
+
+    A check is put off where it has a time already: no other site is watched.
+    """
     due = due_of(records, options.revive_delays, options.first_recheck_seconds)
     if not any(due):
         return
@@ -78,6 +85,10 @@ def tell(client: redis.Redis, prefix: str, options: Options, records: Iterable[R
     if due.signalled:
         # Of a site that waits to be looked at. One that is in hand, or was never looked at, is looked at soon.
         pipe.zadd(f"{base}wake:recheck", due.signalled, xx=True, lt=True)
+    if due.seen:
+        ms = int(options.status_interval_seconds * 1000)
+        checks = {site: at + ms for site, at in due.seen.items()}
+        pipe.zadd(f"{base}wake:status", checks, xx=True, gt=True)
     if due.reopen:
         pipe.sadd(f"{base}reopen", *due.reopen)
     pipe.execute()

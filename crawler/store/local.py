@@ -376,10 +376,15 @@ _NEEDED = (
     "HOUR_SECONDS",
     "DOWNLOAD_DELAY",
     "MAX_PAGES_PER_SITE",
-    # And when pages are asked again.
+    # And which pages are asked again, and when; and sites how they are.
+    "RECRAWL_MODE",
     "RECHECK_INTERVAL_SECONDS",
+    "RECHECK_REQUESTS_PER_HOUR",
+    "RECHECK_BYTES_PER_HOUR",
+    "RECHECK_LONGEST_SECONDS",
     "REVIVE_FIRST_SECONDS",
     "REVIVE_SECOND_SECONDS",
+    "STATUS_INTERVAL_SECONDS",
     "LOG_LEVEL",
     "LOG_FILE",
 )

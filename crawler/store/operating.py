@@ -16,11 +16,11 @@ from sqlalchemy import func, select
 
 from crawler import records
 from crawler.sites import connection
-from crawler.sites.canonical import UrlError, host_of, path_of, split
+from crawler.sites.canonical import UrlError, host_of, split
 from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.packing import PACKED, due_pages
-from crawler.store.reopening import SENT_BACK
+from crawler.store.reopening import SENT_BACK, checkpoint_from_tables
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, pages, sites
 from crawler.store.writing import forget
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Where a site comes from that was named from outside (records.SiteFound).
 SEED = "seed"
-# Sites read from the tables, and paths given to one site, at a time.
+# Sites read from the tables at a time.
 BATCH = 1000
 
 
@@ -131,18 +131,15 @@ async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Optio
     """Put the tables' sites into a queue that lost them, with what the operator wanted of them.
 
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
-    walked again, beginning with every page that is known of it. What seeds added to the `scope` comes back too;
-    their paths are not in the tables before they are fetched. A finished site with pages that were sent back to loading
-    is opened again for these, and what recheck and revive are to ask is due when it was; so are checks of status.
+    walked again, with every page that is known of it, each at its depth. What seeds added to the `scope` comes back
+    too; their paths are not in the tables before they are fetched. A finished site with pages that were sent back to
+    loading is opened again for these, and what recheck and revive are to ask is due when it was; so are checks of
+    status.
     """
     counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0)
     for batch in _stored_sites(engine):
         known = await queue.known([one.site for one, _ in batch])
-        fresh = [one for one, _ in batch if one.site not in known]
-        for one in fresh:  # before the site itself: a rebuild that dies half way is simply run again
-            if one.state == "waiting":
-                for paths in _paths(engine, one.site):
-                    await queue.give_paths(one.site, paths)
+        fresh = [await _unfinished(queue, engine, one) for one, _ in batch if one.site not in known]
         await queue.restore(fresh)
         # Of the others too: a rebuild that died may have come no further with them.
         await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
@@ -170,7 +167,10 @@ async def _restore_works(queue: SiteQueue, engine: Engine, names: list[str], opt
 
 def _count(counts: Rebuilt, restored: list[Restored]) -> None:
     for one in restored:
-        counts["unfinished" if one.state == "waiting" else one.state] += 1
+        if one.state == "waiting" or one.state == "suspended":
+            counts["unfinished"] += 1
+        else:
+            counts[one.state] += 1
         counts["paused"] += one.paused
 
 
@@ -222,14 +222,16 @@ def _restored(row: Row[Any]) -> Restored:
     )
 
 
-def _paths(engine: Engine, site: str) -> Iterator[list[str]]:
-    site_id = select(sites.c.site_id).where(sites.c.site == site).scalar_subquery()
-    with transaction(engine) as db:
-        urls = db.execute(
-            select(pages.c.url).where(pages.c.site_id == site_id).order_by(pages.c.depth, pages.c.id)
-        )
-        for batch in urls.scalars().partitions(BATCH):
-            yield [path_of(url) for url in batch]
+async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored) -> Restored:
+    """The same, with a checkpoint of its pages if it is to be gone on with and has any.
+
+    Given before the site itself: a rebuild that dies half way is simply run again.
+    """
+    checkpoint = checkpoint_from_tables(engine, one.site, anew=True) if one.state == "waiting" else None
+    if checkpoint is None:
+        return one
+    await queue.give_checkpoint(one.site, checkpoint)
+    return one._replace(state="suspended")
 
 
 async def known_site(queue: SiteQueue, name: str) -> SiteRecord:

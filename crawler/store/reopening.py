@@ -1,7 +1,8 @@
-"""A finished site's checkpoint, made of its pages in the tables: with it any agent goes on, and loads what is asked.
+"""A site's checkpoint, made of its pages in the tables: with it any agent goes on, and loads what is asked.
 
-Its known pages remain known. To be loaded are those that recheck sent back, which the tables hold as Init with a check
-later than their load, and paths that nobody knew.
+Its known pages remain known, with their depths and checksums. To be loaded are those that recheck sent back, which the
+tables hold as Init with a check later than their load, and paths that nobody knew. Of an unfinished site whose own
+checkpoint is lost all pages are: the tables have their links as hashes, and what they led to must be found anew.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 SENT_BACK = and_(pages.c.state == "init", pages.c.last_checked > pages.c.fetched_at)
 
 
-def checkpoint_from_tables(engine: Engine, site: str, found: Iterable[str] = ()) -> bytes | None:
-    """The whole checkpoint; None: nothing of the site is to be loaded. `found`: paths, known ones among them."""
+def checkpoint_from_tables(
+    engine: Engine, site: str, found: Iterable[str] = (), *, anew: bool = False
+) -> bytes | None:
+    """The whole checkpoint; None: nothing of the site is to be loaded.
+
+    `found`: paths, known ones among them; `anew`: all pages that are known are to be loaded again.
+    """
     columns = (
         *(pages.c.url, pages.c.depth, pages.c.sha256, pages.c.duplicate_of),
         SENT_BACK.label("sent_back"),
@@ -38,7 +44,7 @@ def checkpoint_from_tables(engine: Engine, site: str, found: Iterable[str] = ())
             path_of(row.url),
             row.depth,
             bytes.fromhex(row.sha256) if row.sha256 and not row.duplicate_of else b"",
-            bool(row.sent_back),
+            anew or bool(row.sent_back),
         )
         for row in rows
     ]

@@ -1,0 +1,41 @@
+"""How slots are divided among works: what each may have, and what loading gives up."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler.agent.division import Division
+from crawler.records import Work
+
+WORKS: tuple[Work, ...] = ("recheck", "revive", "site")
+
+
+def division(slots: int, fixed: dict[Work, int] | None = None, *, waits: bool = True) -> Division:
+    made = Division(slots, WORKS, fixed or {})
+    made.loading_waits = waits
+    return made
+
+
+def test_slots_that_nobody_needs_are_anybodys() -> None:
+    idle = division(10, waits=False)
+    assert idle.room("revive", {}) == 10
+    assert idle.room("revive", {"recheck": 4}) == 6
+    assert idle.room("site", {"recheck": 4, "revive": 6}) == 0
+
+
+@pytest.mark.parametrize(("slots", "beside"), [(1, 0), (2, 1), (3, 1), (4, 1), (8, 2), (10, 2), (64, 16)])
+def test_loading_keeps_three_quarters_while_it_has_sites(slots: int, beside: int) -> None:
+    busy = division(slots)
+    assert busy.room("revive", {}) == beside
+    assert busy.room("revive", {"recheck": beside}) == 0
+    assert busy.room("site", {"recheck": beside}) == slots - beside
+    assert busy.to_give_up("revive", {"site": slots}, 99) == beside
+    assert busy.to_give_up("revive", {"site": slots}, 1) == min(1, beside)
+
+
+def test_what_a_setting_gives_is_that_works_alone() -> None:
+    fixed = division(10, {"revive": 3})
+    assert fixed.room("revive", {}) == 3
+    assert fixed.room("site", {}) == 7
+    assert fixed.room("recheck", {}) == 1
+    assert fixed.to_give_up("revive", {"site": 7}, 5) == 0
