@@ -46,6 +46,7 @@ from crawler.store.database import (
     check_version,
     migrate,
     open_database,
+    told,
     transaction,
 )
 from crawler.store.reading import summary
@@ -147,6 +148,12 @@ def test_url_that_cannot_work_is_refused_by_name(url: str, words: str) -> None:
         open_database(url)
     assert words in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_file_is_told_as_it_is_written_and_no_password_is() -> None:
+    assert told(make_url("sqlite:////tmp/서울 crawl/crawl.db")) == "sqlite:////tmp/서울 crawl/crawl.db"
+    assert told(make_url("sqlite:///crawl.db?mode=ro")) == "sqlite:///crawl.db?mode=ro"
+    assert told(make_url("mariadb+pymysql://u:secret@db/x")) == "mariadb+pymysql://u:***@db/x"
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb", "mysql"])

@@ -125,7 +125,8 @@ class Checking:
 
     async def _lease(self) -> int:
         room = min(self._room, LEASE_AT_A_TIME)
-        if room < self._least or not self._session.holds:
+        # An engine that closes waits for all that is under way: with new checks always some would be.
+        if room < self._least or not self._session.holds or engine.closing(self._asker.crawler):
             return 0
         self._asking = True
         try:

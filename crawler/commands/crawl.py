@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from contextlib import suppress
@@ -409,7 +410,9 @@ class Command(stock.Command):
             print(f"lowtide: {error}", file=sys.stderr)
             return
         print(f"\nresults: {told(engine.url)}, tables sites and pages", file=out)
-        where = "" if self.options.var_dir == "var" else f" -s VAR_DIR={self.options.var_dir}"
+        where = (
+            "" if self.options.var_dir == "var" else f" -s {shlex.quote(f'VAR_DIR={self.options.var_dir}')}"
+        )
         print(
             f"next:    scrapy report{where}    scrapy site list{where}    scrapy crawl site --help", file=out
         )

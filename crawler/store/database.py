@@ -105,7 +105,9 @@ class RowRefused(DatabaseError):  # noqa: N818 - the row's fault, not the databa
 def told(url: str | URL) -> str:
     """The database's URL for messages and logs, its password hidden."""
     if isinstance(url, URL):
-        return url.render_as_string(hide_password=True)
+        # A file's name as it is: sqlite takes what stands there, and nobody finds a path by its per cents.
+        is_file = url.get_backend_name() == "sqlite" and url.database and not url.query
+        return f"{url.drivername}:///{url.database}" if is_file else url.render_as_string(hide_password=True)
     return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
 
 
