@@ -120,6 +120,7 @@ class Plan(NamedTuple):
     visits: int  # that were known
     seconds: float  # that making it took
     made_at: float  # monotonic
+    said: tuple[str, int]  # why it was made, and sites in its line
 
 
 class Chosen(NamedTuple):
@@ -291,8 +292,14 @@ class Planner:
         visits = await asyncio.to_thread(self._loads.visits)
         seconds = time.monotonic() - began
         left = {seen.prospects.names[row]: float(seen.view.remaining[row]) for row in np.flatnonzero(running)}
-        self._plan = Plan(hour, orders, depth.added, depth.later, left, visits, seconds, time.monotonic())
-        logger.info(
+        said = (why.words, len(chosen.line))
+        # At a crawl's end a list of one or two runs low each second: that is told once.
+        level = logging.DEBUG if self._plan and self._plan.said == said and not why.begins else logging.INFO
+        self._plan = Plan(
+            hour, orders, depth.added, depth.later, left, visits, seconds, time.monotonic(), said
+        )
+        logger.log(
+            level,
             "hour %d, %s: %d sites in line by %s, %d suspended (%.2f s)",
             hour,
             why.words,
