@@ -173,6 +173,8 @@ class Reader:
         self._env = place.environment({f"LOWTIDE_{name}": value for name, value in settings.items()})
         self._env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self._env['PATH']}"
         self._env["PYTHONPATH"] = str(self._folder)
+        for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # a make below another tells its folder
+            self._env.pop(name, None)
         self._beside: list[tuple[str, subprocess.Popen[str]]] = []
 
     def take(self, block: Block) -> None:

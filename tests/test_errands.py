@@ -443,7 +443,7 @@ def test_an_errand_ends_once_and_a_copy_shares_it() -> None:
     assert errand is errand_of(request)
 
     class Counted:
-        site, in_flight, patience, frontier = "http://127.0.0.1", 0, None, Frontier()
+        site, in_flight, patience, day = "http://127.0.0.1", 0, None, None
 
     errand.slot = Counted()  # type: ignore[assignment]
     errand.begin(request)

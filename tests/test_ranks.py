@@ -199,7 +199,15 @@ from tests.test_ranks import *
 engine = open_database(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-replace(engine, ranked(60_000, seed=2), lambda *_: print("row", flush=True))
+told = []
+
+def tell(*_):
+    print("row", flush=True)
+    told.append(1)
+    if len(told) == 2:
+        sys.stdin.readline()  # which never comes: it is killed here, and not when it is done
+
+replace(engine, ranked(60_000, seed=2), tell)
 """
 
 
