@@ -49,8 +49,9 @@ drills: $(READY)  ## the long ones: kills, outages, full disks
 fuzz: $(READY)  ## broken input for every parser, FUZZ_SECONDS (60) each
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
-bench: $(READY)  ## all benchmarks; the last figures are in benchmarks/README.md
-	@for b in $(filter-out $(BENCH_PARTS),$(wildcard benchmarks/[a-z]*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+bench: $(READY)  ## all benchmarks, though one miss a goal; the last figures are in benchmarks/README.md
+	@missed=; for b in $(filter-out $(BENCH_PARTS),$(wildcard benchmarks/[a-z]*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || missed="$$missed $$b"; done; \
+	  test -z "$$missed" || { echo "ended with another code than 0, a goal missed or worse:$$missed"; exit 1; }
 
 check: $(READY)  ## format, lint and strict types
 	@$(BIN)/ruff format --check .

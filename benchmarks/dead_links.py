@@ -17,8 +17,9 @@ each given every URL:
 
 Figures: live pages a second until the last of them is in, as the web saw it; when 95 % are in; when every dead URL has
 its verdict, without the delays that revive is told to wait; slot-seconds a dead URL costs; live pages that were called
-dead, and that were never loaded. And table 4.2: the pages that were in by then, an hour being a fifth of the time that
-`separated` takes; `--figure` draws them over the time (figure 4.4), for the mixed web with 25 % if it is among them.
+dead, and that were never loaded; dead URLs without a verdict. And table 4.2: the pages that were in by then, an hour
+being a fifth of the time that `separated` takes; `--figure` draws them over the time (figure 4.4), for the mixed web
+with 25 % if it is among them.
 
 Goals are of the webs with 25 % dead URLs; these are walked `--repeats` times, the others once. Exit code 1: a goal is
 missed.
@@ -140,6 +141,7 @@ class Outcome(NamedTuple):
     slot_seconds: float  # for each dead URL
     false_deaths: int
     missing: int  # live pages that were never loaded
+    undecided: int  # dead URLs that never got their verdict
     by_kind: dict[str, float]  # slot-seconds for each URL that is dead in this way
     times: list[float]  # seconds after which a live page was in, ascending
 
@@ -352,8 +354,7 @@ def sequential(kinds: dict[str, str], slots: int, *, outages: bool = False) -> O
         found = asyncio.run(walk(urls, slots))
         hits = web.log()
     held = {kind: LIMIT_OF[kind] * TRIES * many for kind, many in _dead(kinds).items()}
-    false_deaths = sum(kinds[url] == "live" for url in found)
-    return outcome(kinds, hits, began, max(found.values(), default=began) - began, held, false_deaths)
+    return outcome(kinds, hits, began, max(found.values(), default=began) - began, held, set(found))
 
 
 def mixed(kinds: dict[str, str]) -> list[str]:
@@ -440,7 +441,7 @@ def _judged(
     kinds: dict[str, str], delays: tuple[float, float], place: Place, hits: list[Hit], began: float
 ) -> Outcome:
     rows = place.rows("select url, state, last_checked from pages")
-    false_deaths = sum(state == "dead" and kinds[url] == "live" for url, state, _ in rows)
+    called_dead = {url for url, state, _ in rows if state == "dead"}
     last = max((at / 1000 for _, state, at in rows if state == "dead"), default=began)
     waited = sum(delays) if any(kind != "live" for kind in kinds.values()) else 0.0
     held: Counter[str] = Counter()
@@ -451,7 +452,7 @@ def _judged(
     # Of connections that hang the web knows nothing: each time that such a site was asked took the limit once.
     times = "select distinct site_id, fetched_at / 500 from fetches where status = -3"
     held["connect"] += len(place.rows(times)) * CONNECT
-    return outcome(kinds, hits, began, last - began - waited, held, false_deaths)
+    return outcome(kinds, hits, began, last - began - waited, held, called_dead)
 
 
 def outcome(
@@ -460,7 +461,7 @@ def outcome(
     began: float,
     verdicts: float,
     held: Mapping[str, float],
-    false_deaths: int,
+    called_dead: set[str],
 ) -> Outcome:
     """The figures of a run; `held`: slot-seconds for all URLs that are dead in one way."""
     first: dict[str, float] = {}
@@ -476,8 +477,9 @@ def outcome(
         live_95=times[int(len(times) * 0.95) - 1],
         verdicts=verdicts if dead else 0.0,
         slot_seconds=sum(held.values()) / dead if dead else 0.0,
-        false_deaths=false_deaths,
+        false_deaths=sum(kinds[url] == "live" for url in called_dead),
         missing=live - len(times),
+        undecided=sum(kind != "live" and url not in called_dead for url, kind in kinds.items()),
         by_kind={kind: held[kind] / number for kind, number in many.items()},
         times=times,
     )
@@ -497,6 +499,7 @@ def medians(runs: list[Outcome]) -> Outcome:
         *(median(getattr(run, name) for run in runs) for name in Outcome._fields[:4]),
         max(run.false_deaths for run in runs),
         max(run.missing for run in runs),
+        max(run.undecided for run in runs),
         runs[0].by_kind,
         runs[0].times,
     )
@@ -542,9 +545,8 @@ def goals_of(found: dict[str, dict[str, Outcome]]) -> list[Goal]:
         where, _, dead = name.partition(" ")
         for robot, one in robots.items():
             if not robot.startswith("sequential"):
-                goals.append(
-                    Goal(f"{name}: false deaths, lost pages, {robot}", one.false_deaths + one.missing, 0, 0)
-                )
+                wrong = one.false_deaths + one.missing + one.undecided
+                goals.append(Goal(f"{name}: false deaths, lost pages, no verdict, {robot}", wrong, 0, 0))
         if dead != str(JUDGED):
             continue
         base = robots["sequential"]
@@ -572,13 +574,12 @@ def by_hours(robots: dict[str, Outcome]) -> dict[str, list[int]]:
 
 def table(name: str, robots: dict[str, Outcome]) -> str:
     """One web's figures, and its table 4.2."""
-    heads = ("pages/s", "95 % in", "verdicts", "slot-s/dead", "false", "lost")
+    heads = ("pages/s", "95 % in", "verdicts", "slot-s/dead", "false", "lost", "undecided")
     lines = [f"{name} % dead", f"  {'':<20}" + "".join(f"{head:>12}" for head in heads)]
     for robot, one in robots.items():
         seconds = f"{one.live_95:>11.1f}s{one.verdicts:>11.1f}s{one.slot_seconds:>12.2f}"
-        lines.append(
-            f"  {robot:<20}{one.pages_a_second:>12.1f}{seconds}{one.false_deaths:>12}{one.missing:>12}"
-        )
+        wrong = "".join(f"{many:>12}" for many in (one.false_deaths, one.missing, one.undecided))
+        lines.append(f"  {robot:<20}{one.pages_a_second:>12.1f}{seconds}{wrong}")
     kinds = sorted({kind for one in robots.values() for kind in one.by_kind})
     lines.append("  slot-s by kind" + " " * 6 + "".join(f"{kind:>12}" for kind in kinds))
     for robot, one in robots.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 
@@ -20,10 +21,20 @@ class Goal(NamedTuple):
         return self.least <= self.value <= self.most
 
 
+def at_least(name: str, value: float, least: float) -> Goal:
+    """The more the better."""
+    return Goal(name, value, least, inf)
+
+
+def at_most(name: str, value: float, most: float) -> Goal:
+    """The less the better."""
+    return Goal(name, value, -inf, most)
+
+
 def goals_table(goals: Sequence[Goal]) -> str:
     """A line each: met or missed, the figure, its bounds."""
     return "\n".join(
-        f"{'met' if goal.met else 'MISSED':<8}{goal.name:<54}{goal.value:>12.4g}   {goal.least:g} .. {goal.most:g}"
+        f"{'met' if goal.met else 'MISSED':<8}{goal.name:<72}{goal.value:>12.4g}   {goal.least:g} .. {goal.most:g}"
         for goal in goals
     )
 

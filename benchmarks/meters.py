@@ -12,13 +12,15 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 METER_FILE, PROFILE_FILE = "METER_FILE", "PROFILE_FILE"
 # CPU seconds between two samples; the kernel makes four milliseconds of it where its clock ticks that slowly.
 SAMPLE_SECONDS = 0.002
+# Of which a slowed process runs a part.
+SLICE_SECONDS = 0.008
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -271,6 +275,30 @@ def on_core(core: int | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def slowed(process: subprocess.Popen[Any], part: float) -> Iterator[None]:
+    """A process runs for this part of the time, as if on a slower processor; the rest of each slice it is stopped."""
+    if part >= 1:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=_stop_and_go, args=(process, part, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _stop_and_go(process: subprocess.Popen[Any], part: float, over: threading.Event) -> None:
+    while process.poll() is None and not over.is_set():
+        process.send_signal(signal.SIGSTOP)
+        time.sleep((1 - part) * SLICE_SECONDS)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(part * SLICE_SECONDS)
 
 
 def two_cores() -> tuple[int, int] | None:

@@ -30,6 +30,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.goals import Goal, at_least, at_most, goals_table, goals_told  # noqa: E402
 from benchmarks.simulator import page_bounds, page_policies  # noqa: E402
 from benchmarks.simulator.pages import PERIOD, PERIODS_A_DAY, WORLDS, Kind, Policy, World, draw, run  # noqa: E402
 from crawler.recrawl import NAMES, Recrawl  # noqa: E402
@@ -45,21 +46,6 @@ SHORT = {"pages": 400, "hosts": 8, "days": 2, "measured_days": 1}
 # Choices of one call, and the share of hosts' sizes: Zipf with this exponent.
 PICKS, ZIPF = 10_000, 0.8
 TICKS = 120
-
-
-class Goal(NamedTuple):
-    """One thing to show."""
-
-    part: str
-    what: str
-    seen: float
-    wanted: float
-    most: bool = False  # `wanted` is a bound from above
-
-    @property
-    def met(self) -> bool:
-        """Whether it is."""
-        return self.seen <= self.wanted if self.most else self.seen >= self.wanted
 
 
 class Means(NamedTuple):
@@ -135,21 +121,21 @@ def everywhere(part: str, seen: dict[str, Means]) -> list[Goal]:
     paper, ours = seen["paper"], seen["importance"]
     known = 0.0 if part in ("S1", "S3") else -0.5
     return [
-        Goal(
-            part,
-            "importance: stale answers, paper's as a multiple of ours",
+        at_least(
+            f"{part}: importance: stale answers, paper's as a multiple of ours",
             (1 - paper.weighted) / (1 - ours.weighted),
             2.1 if part == "S2" else 2.2,
         ),
         *(
-            Goal(
-                part, f"importance: wF over {name}, points", points(ours.weighted, seen[name].weighted), known
+            at_least(
+                f"{part}: importance: wF over {name}, points",
+                points(ours.weighted, seen[name].weighted),
+                known,
             )
             for name in ("LambdaCrawl, oracle", "Azar, oracle")
         ),
-        Goal(
-            part,
-            "freshness: F over Cho, oracle, points",
+        at_least(
+            f"{part}: freshness: F over Cho, oracle, points",
             points(seen["freshness"].fresh, seen["Cho, oracle"].fresh),
             -1.0,
         ),
@@ -162,43 +148,48 @@ def first_world(part: str, seen: dict[str, Means], best: tuple[float, float, flo
     paper, turns, nutch = seen["paper"], seen["round_robin"], seen["Nutch"]
     by_change, by_importance = seen["change_frequency"], seen["importance_proportional"]
     return [
-        Goal(part, "staleness: as a multiple of the lower bound", stale.stale / best[2], 1.03, most=True),
-        Goal(part, "staleness: as a multiple of paper's", stale.stale / paper.stale, 0.90, most=True),
-        Goal(part, "staleness: as a multiple of round robin's", stale.stale / turns.stale, 0.90, most=True),
-        Goal(part, "importance: wF as a share of the bound", importance.weighted / best[1], 0.99),
-        Goal(part, "importance: wF over paper, points", points(importance.weighted, paper.weighted), 13),
-        Goal(
-            part, "importance: wF over round robin, points", points(importance.weighted, turns.weighted), 13
+        at_most(f"{part}: staleness: as a multiple of the lower bound", stale.stale / best[2], 1.03),
+        at_most(f"{part}: staleness: as a multiple of paper's", stale.stale / paper.stale, 0.90),
+        at_most(f"{part}: staleness: as a multiple of round robin's", stale.stale / turns.stale, 0.90),
+        at_least(f"{part}: importance: wF as a share of the bound", importance.weighted / best[1], 0.99),
+        at_least(
+            f"{part}: importance: wF over paper, points", points(importance.weighted, paper.weighted), 13
         ),
-        Goal(part, "importance: wF over Nutch, points", points(importance.weighted, nutch.weighted), 14),
-        Goal(
-            part,
-            "importance: wF over change frequency, points",
+        at_least(
+            f"{part}: importance: wF over round robin, points",
+            points(importance.weighted, turns.weighted),
+            13,
+        ),
+        at_least(
+            f"{part}: importance: wF over Nutch, points", points(importance.weighted, nutch.weighted), 14
+        ),
+        at_least(
+            f"{part}: importance: wF over change frequency, points",
             points(importance.weighted, by_change.weighted),
             20,
         ),
-        Goal(
-            part,
-            "importance: wF over importance-proportional, points",
+        at_least(
+            f"{part}: importance: wF over importance-proportional, points",
             points(importance.weighted, by_importance.weighted),
             4,
         ),
-        Goal(
-            part,
-            "importance: wF on day 1 over round robin, points",
+        at_least(
+            f"{part}: importance: wF on day 1 over round robin, points",
             points(importance.first_day, turns.first_day),
             12,
         ),
-        Goal(part, "freshness: F as a share of the bound", fresh.fresh / best[0], 0.985),
-        Goal(part, "freshness: F over paper, points", points(fresh.fresh, paper.fresh), 5),
-        Goal(part, "freshness: F over round robin, points", points(fresh.fresh, turns.fresh), 5),
-        Goal(part, "freshness: F over Nutch, points", points(fresh.fresh, nutch.fresh), 5),
-        Goal(part, "freshness: age as a multiple of paper's", fresh.age / paper.age, 1.0, most=True),
-        Goal(part, "freshness: F over change frequency, points", points(fresh.fresh, by_change.fresh), 11),
-        Goal(part, "default: staleness as a multiple of paper's", ours.stale / paper.stale, 1.0, most=True),
-        Goal(part, "default: F over paper, points", points(ours.fresh, paper.fresh), 4),
-        Goal(part, "default: wF over paper, points", points(ours.weighted, paper.weighted), 10),
-        Goal(part, "default: age as a multiple of paper's", ours.age / paper.age, 0.9, most=True),
+        at_least(f"{part}: freshness: F as a share of the bound", fresh.fresh / best[0], 0.985),
+        at_least(f"{part}: freshness: F over paper, points", points(fresh.fresh, paper.fresh), 5),
+        at_least(f"{part}: freshness: F over round robin, points", points(fresh.fresh, turns.fresh), 5),
+        at_least(f"{part}: freshness: F over Nutch, points", points(fresh.fresh, nutch.fresh), 5),
+        at_most(f"{part}: freshness: age as a multiple of paper's", fresh.age / paper.age, 1.0),
+        at_least(
+            f"{part}: freshness: F over change frequency, points", points(fresh.fresh, by_change.fresh), 11
+        ),
+        at_most(f"{part}: default: staleness as a multiple of paper's", ours.stale / paper.stale, 1.0),
+        at_least(f"{part}: default: F over paper, points", points(ours.fresh, paper.fresh), 4),
+        at_least(f"{part}: default: wF over paper, points", points(ours.weighted, paper.weighted), 10),
+        at_most(f"{part}: default: age as a multiple of paper's", ours.age / paper.age, 0.9),
     ]
 
 
@@ -230,22 +221,16 @@ def model_part(short: bool, say: Callable[[str], None]) -> tuple[dict[str, Any],
         say(f"{name:26}{ratio:8.3f}")
     goals = [
         *(
-            Goal("model", f"{name}: distance from the bound", abs(seen[name] - 1), 0.01, most=True)
+            at_most(f"model: {name}: distance from the bound", abs(seen[name] - 1), 0.01)
             for name in ("paper", "staleness")
         ),
-        Goal(
-            "model",
-            f"scores spread to {BY_CHANGE}: distance",
-            abs(seen["by change"] / BY_CHANGE - 1),
-            0.05,
-            most=True,
+        at_most(
+            f"model: scores spread to {BY_CHANGE}: distance", abs(seen["by change"] / BY_CHANGE - 1), 0.05
         ),
-        Goal(
-            "model",
-            f"scores spread to {BY_IMPORTANCE}: distance",
+        at_most(
+            f"model: scores spread to {BY_IMPORTANCE}: distance",
             abs(seen["by importance"] / BY_IMPORTANCE - 1),
             0.05,
-            most=True,
         ),
     ]
     return seen, goals
@@ -292,15 +277,13 @@ def load_part(kind: Kind, seeds: int, say: Callable[[str], None]) -> tuple[dict[
         f"wF {fifth.weighted:.3f}; freshness with half of it F {half.fresh:.3f}"
     )
     return {"paper": paper._asdict(), "fifth": fifth._asdict(), "half": half._asdict()}, [
-        Goal(
-            "load",
-            "importance at 20 % of the budget: wF over paper's at all of it, points",
+        at_least(
+            "load: importance at 20 % of the budget: wF over paper's at all of it, points",
             points(fifth.weighted, paper.weighted),
             0,
         ),
-        Goal(
-            "load",
-            "freshness at 50 % of the budget: F over paper's at all of it, points",
+        at_least(
+            "load: freshness at 50 % of the budget: F over paper's at all of it, points",
             points(half.fresh, paper.fresh),
             0,
         ),
@@ -328,8 +311,8 @@ def signals_part(kind: Kind, seeds: int, say: Callable[[str], None]) -> tuple[di
     gains = {name: points(one.weighted, without.weighted) for name, one in seen.items()}
     first, *others = gains
     return {"without": without._asdict(), **{n: one._asdict() for n, one in seen.items()}}, [
-        Goal("signals", f"{first}: wF over none, points", gains[first], 4),
-        *(Goal("signals", f"{name}: wF over none, points", gains[name], -0.2) for name in others),
+        at_least(f"signals: {first}: wF over none, points", gains[first], 4),
+        *(at_least(f"signals: {name}: wF over none, points", gains[name], -0.2) for name in others),
     ]
 
 
@@ -359,11 +342,10 @@ def choice_part(
         f"a full scan {found.scan_seconds:.2f} s"
     )
     return found._asdict(), [
-        Goal("choice", "choices a second, millions", found.picks_a_second / 1e6, 0.4),
-        Goal("choice", "bytes a page", found.bytes / found.pages, 2.5 * 2**30 / 1e8, most=True),
-        Goal(
-            "choice",
-            "a full scan, as a multiple of a call",
+        at_least("choice: choices a second, millions", found.picks_a_second / 1e6, 0.4),
+        at_most("choice: bytes a page", found.bytes / found.pages, 2.5 * 2**30 / 1e8),
+        at_least(
+            "choice: a full scan, as a multiple of a call",
             found.scan_seconds / found.tick_seconds,
             100 if pages >= 10**8 else 10,
         ),
@@ -471,19 +453,13 @@ def aloud(line: str) -> None:
     print(line, flush=True)
 
 
-def told(goal: Goal) -> str:
-    """One goal as a line."""
-    verdict, sign = "met " if goal.met else "MISS", "<=" if goal.most else ">="
-    return f"{verdict} {goal.part:8}{goal.what:72}{goal.seen:10.3f}  {sign} {goal.wanted:g}"
-
-
 def main() -> int:
     arguments = parsed()
     figures, goals = measured(arguments, silent if arguments.json else aloud)
     if arguments.json:
-        print(json.dumps({"figures": figures, "goals": [{**g._asdict(), "met": g.met} for g in goals]}))
+        print(json.dumps({"figures": figures, "goals": goals_told(goals)}))
     else:
-        print("", *(told(goal) for goal in goals), sep="\n")
+        print("", goals_table(goals), sep="\n")
     return 0 if arguments.short or all(goal.met for goal in goals) else 1
 
 

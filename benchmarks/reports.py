@@ -5,7 +5,8 @@
 A crawl of two agents that had AT_ONCE sites in hand: rows of a site lie apart in the tables, as after a real one.
 Besides a million pages there are CHECKS checks of each site, and what recheck believes of every page. A report is its
 command from start to end, with its pictures, in a process of its own: `scrapy report NAME --html FILE`. A look is the
-function that the dashboard calls, the second time it is asked. Nothing else writes meanwhile.
+function that the dashboard calls, the second time it is asked, and within hours of the last page. Nothing else writes
+meanwhile.
 
 Exit code 1: a report took more than MOST_SECONDS, or a look more than MOST_LOOK_SECONDS.
 """
@@ -21,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,20 +31,22 @@ sys.path.insert(0, str(ROOT))
 
 from scrapy.settings import BaseSettings  # noqa: E402
 from scrapy.utils.project import get_project_settings  # noqa: E402
-from sqlalchemy import Engine, select  # noqa: E402
+from sqlalchemy import Engine, func, select  # noqa: E402
 
 from benchmarks import meters  # noqa: E402
 from benchmarks.goals import Goal, goals_table, goals_told  # noqa: E402
 from benchmarks.producers import DATABASES, is_there, place  # noqa: E402
 from crawler import options, reports  # noqa: E402
+from crawler.commands.dashboard import boards  # noqa: E402
 from crawler.options import Options  # noqa: E402
 from crawler.records import Health, hash64  # noqa: E402
 from crawler.recrawl import Recrawl  # noqa: E402
 from crawler.store import beliefs  # noqa: E402
 from crawler.store.database import transaction  # noqa: E402
-from crawler.store.tables import pages  # noqa: E402
+from crawler.store.tables import fetches, pages  # noqa: E402
 from crawler.store.writing import Stored, store  # noqa: E402
 from crawler.views import figures  # noqa: E402
+from crawler.views.dashboard import MOST_LOADS, MOST_TOP  # noqa: E402
 from tests.reporting import BATCH, fill, site_name  # noqa: E402
 
 MOST_SECONDS = 10.0
@@ -102,18 +104,17 @@ def checks(sites: int) -> Iterator[Health]:
 
 def believe(engine: Engine, site_id: int) -> None:
     """What recheck would have kept of this site."""
+    columns = (pages.c.url_hash, pages.c.size, pages.c.state, pages.c.fetched_at, pages.c.last_checked)
     with transaction(engine) as connection:
-        asked = select(pages.c.url_hash, pages.c.size).where(
-            pages.c.site_id == site_id, pages.c.outcome == "stored"
-        )
+        asked = select(*columns).where(pages.c.site_id == site_id, pages.c.outcome == "stored")
         rows = connection.execute(asked).all()
     recrawl = Recrawl([], [])
     numbers = recrawl.add(
-        np.zeros(len(rows), np.int64), [row.size for row in rows], last=[time.time() - 3600.0] * len(rows)
+        np.zeros(len(rows), np.int64),
+        [row.size for row in rows],
+        last=[beliefs.last_seen_ms(row) / 1000 for row in rows],
     )
-    found = {
-        int(number): SimpleNamespace(url_hash=row.url_hash) for number, row in zip(numbers, rows, strict=True)
-    }
+    found: dict[int, Any] = dict(zip(numbers.tolist(), rows, strict=True))
     beliefs.keep(engine, site_id, beliefs.Believed(recrawl, found), 0, 0)
 
 
@@ -141,23 +142,31 @@ def report(name: str, environment: dict[str, str], folder: Path) -> Taken:
     return Taken(name, seconds, used.ru_utime + used.ru_stime, peak)
 
 
-def looks(settings: Options) -> dict[str, Callable[[Engine], Any]]:
+def looks(settings: BaseSettings, known: Options, now_ms: int) -> dict[str, Callable[[Engine], Any]]:
     """What a dashboard asks the tables."""
     loads = figures.Loads()
-    now = time.time_ns() // 1_000_000
     return {
         "progress's tail": figures.tail,
-        "pages per hour": lambda engine: figures.last_hours(engine, settings.hour_seconds, now),
-        "loads of the busiest": lambda engine: loads.picture(engine, settings, 40),
+        "pages per hour": lambda engine: figures.last_hours(engine, known.hour_seconds, now_ms),
+        "loads of the busiest": lambda engine: loads.picture(engine, known, MOST_LOADS),
         "recent errors": figures.recent_errors,
-        "top ranks": lambda engine: figures.top_pages(engine, 12),
+        "top ranks": lambda engine: figures.top_pages(engine, MOST_TOP),
+        "sites by health": figures.standing,
         "a site": lambda engine: figures.site_pages(engine, site_name(7)),
+        **{f"report {name}": board for name, board in boards(settings, known).items()},
     }
 
 
+def last_turn(engine: Engine) -> int:
+    """When the last page was fetched, in ms: pages per hour are those of the hours before it."""
+    with transaction(engine) as connection:
+        return int(connection.execute(select(func.max(fetches.c.fetched_at))).scalar_one())
+
+
 def look(name: str, question: Callable[[Engine], Any], engine: Engine) -> Taken:
-    """The second of two."""
-    question(engine)
+    """The second of two; of the first it is seen that there is something to tell."""
+    if not question(engine):
+        raise SystemExit(f"reports: {name} tells nothing; wanted what a crawl shows")
     began, cpu = time.perf_counter(), time.process_time()
     question(engine)
     return Taken(name, time.perf_counter() - began, time.process_time() - cpu, 0.0)
@@ -174,7 +183,7 @@ def measure(kind: str, sites: int, pages_each: int) -> dict[str, Any]:
         settings = BaseSettings(get_project_settings())
         for name, value in given.items():
             settings.set(name, value, priority="cmdline")
-        asked = looks(options.read(settings))
+        asked = looks(settings, options.read(settings), last_turn(here.engine))
         return {
             "database": kind,
             "pages": sites * pages_each,

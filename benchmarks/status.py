@@ -4,11 +4,15 @@
 
 Paper 002 takes 1,200 ms for 1,000 URLs on one machine, and less on more. Here 1,000 sites on as many loopback addresses
 are asked by one, two and four agents, first with robots.txt unread, then with what is kept of it; timed from the first
-answer to the last, by the records. The rate is taken with more sites, since 1,000 are over in a second. Then a fifth of
-1,000 sites takes connections and says nothing: how much later than without them are the others' answers?
+answer to the last, by the records. The rate is taken with more sites, since 1,000 are over in a second, and from the
+time in which all agents give answers, since two do not start in the same moment. Then a fifth of 1,000 sites takes
+connections and says nothing: how much later than without them are the others' answers?
 
 Processors are shared by agents, web, server and coordinator alike, so what two agents gain is bounded by what these
-leave. Exit code 1: a row is missing or too many, or a goal is missed.
+leave, where one fills its processor. So the rates are taken again with agents that are stopped for three quarters of
+the time, as if on slower processors of their own: what do agents gain where there is room for them?
+
+Exit code 1: a row is missing or too many, or a goal is missed.
 """
 
 from __future__ import annotations
@@ -32,11 +36,14 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import meters  # noqa: E402
 from benchmarks.crawls import KEYS, PATIENCE_SECONDS, Crawl, end_in_order  # noqa: E402
+from benchmarks.goals import Goal, at_least, at_most, goals_table, goals_told  # noqa: E402
 from benchmarks.web import Pages, Web  # noqa: E402
 from tests.farm.plan import address  # noqa: E402
 
 AGENTS = (1, 2, 4)
 PAGE_BYTES = 3_000
+# Of a processor, that each agent has where there is to be room for two.
+PART = 0.25
 # Of the sites that hang.
 HANGING_SHARE = 0.2
 HEAD_TIMEOUT_SECONDS = 2.0
@@ -54,17 +61,14 @@ class Figures(NamedTuple):
     agents: int
     sites: int
     known: bool  # robots.txt was read by an earlier run
+    part: float  # of its time that each agent runs
     seconds: float  # from the first answer to the last
+    rate: float  # answers a second, of the time in which every agent gave some
     agent_ms: float  # CPU a check, all agents together
     server_ms: float
     coordinator_ms: float
     lost: int  # sites that were asked and have no row
     extra: int  # rows beyond one a site
-
-    @property
-    def rate(self) -> float:
-        """Checks a second."""
-        return self.sites / self.seconds if self.seconds else 0.0
 
 
 class Hanging(NamedTuple):
@@ -76,16 +80,23 @@ class Hanging(NamedTuple):
     hanging: int
 
     @property
-    def late(self) -> bool:
-        """Whether those that hang held up the others."""
-        return self.beside > max(GOAL_LATE * self.alone, self.alone + NOISE_SECONDS)
+    def on_time(self) -> float:
+        """Seconds until which those that hang do not hold up the others."""
+        return max(GOAL_LATE * self.alone, self.alone + NOISE_SECONDS)
 
 
 # --- one run --------------------------------------------------------------------------------------------------
 
 
 def ask(
-    crawl: Crawl, seeds: list[str], agents: int, cores: tuple[int, int] | None, *, known: bool, **given: Any
+    crawl: Crawl,
+    seeds: list[str],
+    agents: int,
+    cores: tuple[int, int] | None,
+    *,
+    known: bool,
+    part: float = 1.0,
+    **given: Any,
 ) -> Figures:
     """Every site once, by agents that end when nothing is due."""
     last = _last_row(crawl)
@@ -95,27 +106,44 @@ def ask(
         crawl.client.zadd(KEYS + "wake:status", {key: order.random()})
     before = len(crawl.usage()) if crawl.place.folder.joinpath("meter").exists() else 0
     own = cores[0] if cores and agents == 1 else None
-    with crawl.account() as used:
+    with crawl.account() as used, ExitStack() as stack:
         runs = [_agent(crawl, own, **given) for _ in range(agents)]
         for run in runs:
+            stack.enter_context(meters.slowed(run.process, part))
+        for run in runs:
             run.wait(PATIENCE_SECONDS).succeeded()
-    rows = crawl.place.rows(
-        f"select s.site, h.checked_at from health h join sites s using (site_id) where h.id > {last}"
-    )
-    per_site, times = Counter(site for site, _ in rows), [at for _, at in rows]
+    asked = "select s.site, h.agent, h.checked_at from health h join sites s using (site_id)"
+    rows = crawl.place.rows(f"{asked} where h.id > {last}")
+    per_site, times = Counter(site for site, _, _ in rows), [at for _, _, at in rows]
     cpu = sum(usage.cpu for usage in crawl.usage()[before:])
     many = len(seeds)
     return Figures(
         agents,
         many,
         known,
+        part,
         (max(times) - min(times)) / 1e3 if times else 0.0,
+        rate_of([(agent, at / 1e3) for _, agent, at in rows]),
         cpu / many * 1e3,
         used.server / many * 1e3,
         used.coordinator / many * 1e3,
         lost=many - len(per_site),
         extra=len(rows) - len(per_site),
     )
+
+
+def rate_of(answers: list[tuple[str, float]]) -> float:
+    """Answers a second, of the time in which every agent gave some; 0 where that has not half of the answers.
+
+    `answers`: by whom, and when, in seconds.
+    """
+    by_agent: dict[str, list[float]] = {}
+    for agent, at in answers:
+        by_agent.setdefault(agent, []).append(at)
+    begin = max(map(min, by_agent.values()), default=0.0)
+    end = min(map(max, by_agent.values()), default=0.0)
+    many = sum(begin <= at <= end for _, at in answers)
+    return many / (end - begin) if end > begin and 2 * many >= len(answers) else 0.0
 
 
 def _agent(crawl: Crawl, core: int | None, **given: Any) -> Any:
@@ -157,7 +185,8 @@ def speeds(
         return found
     with world(rate_sites, cores) as (crawl, seeds):
         found.append(ask(crawl, seeds, 1, cores, known=False))
-        found += [ask(crawl, seeds, agents, cores, known=True) for agents in (1, 2)]
+        for part in (1.0, PART):
+            found += [ask(crawl, seeds, agents, cores, known=True, part=part) for agents in (1, 2)]
     return found
 
 
@@ -194,7 +223,8 @@ def hang(sites: int, cores: tuple[int, int] | None) -> Hanging:
 def table(rounds: list[list[Figures]], hanging: Hanging) -> str:
     """Medians of the rounds, with least and most."""
     about = "CPU-ms a check: agents, server, coordinator"
-    lines = [f"{'sites':>6} {'agents':>6}  {'robots.txt':<10} {'seconds':>24} {'checks/s':>30} {about:>46}"]
+    heads = f"{'sites':>6} {'agents':>6} {'at':>5}  {'robots.txt':<10} {'seconds':>24} {'checks/s':>30}"
+    lines = [f"{heads} {about:>46}"]
     for same in zip(*rounds, strict=True):
         one = same[0]
         cpu = ", ".join(
@@ -204,16 +234,13 @@ def table(rounds: list[list[Figures]], hanging: Hanging) -> str:
         read = "known" if one.known else "read"
         seconds = _middle([figures.seconds for figures in same], 2)
         rate = _middle([figures.rate for figures in same], 0)
-        lines.append(f"{one.sites:>6,} {one.agents:>6}  {read:<10} {seconds:>24} {rate:>30} {cpu:>46}")
+        who = f"{one.sites:>6,} {one.agents:>6} {one.part:>5.0%}"
+        lines.append(f"{who}  {read:<10} {seconds:>24} {rate:>30} {cpu:>46}")
     lines.append(
         f"{hanging.hanging} of {hanging.healthy + hanging.hanging} sites hang: the others' last answer after "
         f"{hanging.beside:.2f} s, {hanging.alone:.2f} s without them"
     )
-    return "\n".join(
-        lines
-        + _bound(rounds)
-        + [f"{'met' if met else 'MISSED'}: {what}" for what, met in goals(rounds, hanging)]
-    )
+    return "\n".join([*lines, *_bound(rounds), goals_table(goals(rounds, hanging))])
 
 
 def _bound(rounds: list[list[Figures]]) -> list[str]:
@@ -224,40 +251,56 @@ def _bound(rounds: list[list[Figures]]) -> list[str]:
     cpu = statistics.median(one.agent_ms + one.server_ms + one.coordinator_ms for one in two)
     cores = len(os.sched_getaffinity(0))
     most = cores * 1000 / cpu
+    times = _times(most, _rate(rounds, 1))
     return [
         f"two agents, server and coordinator take {cpu:.2f} CPU-ms a check: {cores} processors do {most:,.0f} a second "
-        f"at most, {most / _rate(rounds, 1):.2f} times what one agent does; the web has its part of that"
+        f"at most, {times:.2f} times what one agent does; the web has its part of that"
     ]
+
+
+def _times(one: float, other: float) -> float:
+    """The one as a multiple of the other; 0 where there is no other."""
+    return one / other if other else 0.0
 
 
 def _middle(values: list[float], digits: int) -> str:
     return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} .. {max(values):,.{digits}f})"
 
 
-def goals(rounds: list[list[Figures]], hanging: Hanging) -> list[tuple[str, bool]]:
-    """Each goal, and whether it is met by the medians."""
-    late = ("healthy sites are not late beside hanging ones", not hanging.late)
+def goals(rounds: list[list[Figures]], hanging: Hanging) -> list[Goal]:
+    """What the medians are to be."""
+    late = at_most("healthy sites' last answer beside hanging ones, s", hanging.beside, hanging.on_time)
     if {1, 2} - {one.agents for one in rounds[0] if one.known}:
         return [late]
     one, two = (_rate(rounds, agents) for agents in (1, 2))
+    parts = sorted({figures.part for figures in rounds[0]} - {1.0})
     cpu = statistics.median(
         figures.agent_ms for same in rounds for figures in same if _is_rate(figures, same, 1)
     )
     return [
-        (f"checks/s of one agent on one processor: {one:,.0f}, at least {GOAL_RATE:,.0f}", one >= GOAL_RATE),
-        (f"checks/s by its CPU alone: {1000 / cpu:,.0f}", 1000 / cpu >= GOAL_RATE),
-        (f"two agents, times one: {two / one:.2f}, at least {GOAL_TWO:g}", two >= GOAL_TWO * one),
+        at_least("checks/s of one agent on one processor", one, GOAL_RATE),
+        at_least("checks/s by its CPU alone", 1000 / cpu, GOAL_RATE),
+        at_least("two agents, times one", _times(two, one), GOAL_TWO),
+        *(
+            at_least(
+                f"two agents at {part:.0%}, times one",
+                _times(_rate(rounds, 2, part), _rate(rounds, 1, part)),
+                GOAL_TWO,
+            )
+            for part in parts
+        ),
         late,
     ]
 
 
-def _rate(rounds: list[list[Figures]], agents: int) -> float:
-    return statistics.median(one.rate for same in rounds for one in same if _is_rate(one, same, agents))
+def _rate(rounds: list[list[Figures]], agents: int, part: float = 1.0) -> float:
+    return statistics.median(one.rate for same in rounds for one in same if _is_rate(one, same, agents, part))
 
 
-def _is_rate(one: Figures, same: list[Figures], agents: int) -> bool:
+def _is_rate(one: Figures, same: list[Figures], agents: int, part: float = 1.0) -> bool:
     """Whether it is of those that the rate is taken from: the most sites, with robots.txt known."""
-    return one.known and one.agents == agents and one.sites == max(other.sites for other in same)
+    most = max(other.sites for other in same)
+    return one.known and (one.sites, one.agents, one.part) == (most, agents, part)
 
 
 def faults_of(rounds: list[list[Figures]], hanging: Hanging, sites: int) -> list[str]:
@@ -292,15 +335,16 @@ def main(arguments: list[str] | None = None) -> int:
         rounds.append(speeds(given.sites, given.rate_sites, numbers, cores))
         print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     hanging = hang(given.sites, cores)
+    found = goals(rounds, hanging)
     if given.json:
-        told = [[{**one._asdict(), "rate": one.rate} for one in same] for same in rounds]
-        print(json.dumps({"rounds": told, "hanging": hanging._asdict()}, indent=1))
+        told = [[one._asdict() for one in same] for same in rounds]
+        figures = {"rounds": told, "hanging": hanging._asdict(), "goals": goals_told(found)}
+        print(json.dumps(figures, indent=1))
     else:
         print(table(rounds, hanging))
     faults = faults_of(rounds, hanging, given.sites)
     print("".join(f"{fault}\n" for fault in faults), file=sys.stderr, end="")
-    missed = [what for what, met in goals(rounds, hanging) if not met] if not given.json else []
-    return 1 if faults or missed else 0
+    return 0 if not faults and all(goal.met for goal in found) else 1
 
 
 if __name__ == "__main__":

@@ -121,6 +121,7 @@ _CODES = {
     "closespider_errorcount": 3,
     "coordinator_failed": 3,
     "prefix_taken": 3,
+    "queue_broken": 3,
 }
 
 
@@ -157,6 +158,7 @@ def print_json(figures: Any) -> None:
 def _foreseen() -> tuple[type[Exception], ...]:
     """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
     from crawler.sites.connection import ServerAwayError
+    from crawler.sites.queue import BrokenRecordError
     from crawler.store.database import DatabaseError
     from crawler.store.operating import OperationError
     from crawler.store.server import ServerError
@@ -164,6 +166,7 @@ def _foreseen() -> tuple[type[Exception], ...]:
     return (
         CommandError,
         ServerAwayError,
+        BrokenRecordError,
         OperationError,
         ServerError,
         DatabaseError,

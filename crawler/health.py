@@ -1,6 +1,6 @@
 """How a site is (paper 002): what one check says of it, and when a change of that is told. Pure functions.
 
-Four words: `normal`; `delayed`, it answered late or asked for patience; `disconnected`, nobody answered; `error`,
+Four words: `normal`; `delayed`, it answered late or asked for a rest; `disconnected`, nobody answered; `error`,
 what answered is broken. The paper names the four and no thresholds; the rules below are ours.
 
 A change is told at once, but not of a site that flaps: each change adds 1 to its penalty, which halves in a given
@@ -9,7 +9,7 @@ time. From FLAPS on nothing is told until the penalty is below CALM; then what i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crawler.records import SiteHealth
 
@@ -25,7 +25,8 @@ _DISCONNECTED = frozenset({-1, -2, -3, -4, -6, -10})
 _BROKEN = frozenset({-5, -7, -8, -11, -12})
 # The site's robots.txt answered and lets us ask no more: what is known is that it answers.
 _ROBOTS = -9
-_ASKS_FOR_PATIENCE = frozenset({429, 503})
+# Statuses that say: later.
+ASKS_FOR_REST: Final = frozenset({429, 503})
 
 
 def health_of(
@@ -38,7 +39,7 @@ def health_of(
     """
     if status in _DISCONNECTED:
         return "disconnected"
-    if status in _ASKS_FOR_PATIENCE:
+    if status in ASKS_FOR_REST:
         return "delayed"
     if status >= 400 or status in _BROKEN or looks_broken:
         return "error"
@@ -48,8 +49,8 @@ def health_of(
 
 
 def wants_another_try(health: SiteHealth, status: int) -> bool:
-    """Whether the verdict needs a second look: it may be the way there, or a moment. Who asks for patience gets it."""
-    return health in ("disconnected", "delayed") and status not in _ASKS_FOR_PATIENCE and status != -10
+    """Whether the verdict needs a second look: it may be the way there, or a moment. Who asks for a rest gets it."""
+    return health in ("disconnected", "delayed") and status not in ASKS_FOR_REST and status != -10
 
 
 class Course(NamedTuple):

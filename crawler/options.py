@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -31,8 +31,13 @@ NOT_SETTINGS = frozenset({"KILL_POINT", "TESTS_REQUIRE"})
 
 AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
 AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
-SomeSeconds = Annotated[float, msgspec.Meta(gt=0)]
+# Fifty years: what falls due then comes before the time at which the queue holds up sites (HELD_UP_MS, 2096), and has a
+# date that can be told.
+LONGEST_DAYS = 18_250.0
+LONGEST_SECONDS = LONGEST_DAYS * 86_400.0
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_SECONDS)]
+SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_SECONDS)]
+Days = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_DAYS)]
 AboveZero = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -50,6 +55,10 @@ class SiteOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay_seconds: Seconds | None = None  # None: DOWNLOAD_DELAY
     connections: AtLeast1 = 1
     proxy: str = ""
+
+    def delay_or(self, usual: float) -> float:
+        """The site's own delay in seconds, or the usual one where it has none."""
+        return usual if self.delay_seconds is None else self.delay_seconds
 
 
 # The value of RECRAWL_MODE by which every page is asked after the same time.
@@ -75,7 +84,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     sites_per_shared_address: AtLeast1
     find_aliases: bool
     hour_seconds: SomeSeconds
-    lease_seconds: Annotated[float, msgspec.Meta(ge=1)]
+    lease_seconds: Annotated[float, msgspec.Meta(ge=1, le=LONGEST_SECONDS)]
     when_idle: Literal["stop", "wait"]
     walk_again: bool
     with_works: str
@@ -128,10 +137,10 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     stream_max_records: AtLeast1
     batch_seconds: SomeSeconds
     batch_records: AtLeast1
-    fetches_days: Annotated[float, msgspec.Meta(ge=0)]
-    visits_days: Annotated[float, msgspec.Meta(ge=0)]
-    checks_days: Annotated[float, msgspec.Meta(ge=0)]
-    health_days: Annotated[float, msgspec.Meta(ge=0)]
+    fetches_days: Days
+    visits_days: Days
+    checks_days: Days
+    health_days: Days
     status_interval_seconds: SomeSeconds
     status_by_traffic: bool
     status_tries: AtLeast1
@@ -143,7 +152,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
     status_slow_slots: AtLeast1
     status_damping_seconds: Seconds
     status_command: str
-    status_webhook: Annotated[str, msgspec.Meta(pattern="^(https?://.*)?$")]
+    status_webhook: str
     status_hook_timeout_seconds: SomeSeconds
     page_pipelines: dict[str, int | None]
     language_enabled: bool
@@ -192,10 +201,14 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         return self.revive_first_seconds, self.revive_second_seconds
 
     @property
+    def recheck_chooses(self) -> bool:
+        """Whether recheck asks what is worth it; otherwise every page after the same time, or none."""
+        return self.recrawl_mode != PLAIN and self.recheck_interval_seconds > 0
+
+    @property
     def first_recheck_seconds(self) -> float:
         """Seconds after its load until recheck looks at a page's site; 0: never."""
-        share = 1.0 if self.recrawl_mode == PLAIN else FIRST_LOOK_SHARE
-        return self.recheck_interval_seconds * share
+        return self.recheck_interval_seconds * (FIRST_LOOK_SHARE if self.recheck_chooses else 1.0)
 
     @property
     def archive_folder(self) -> Path:
@@ -241,10 +254,21 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
                 f"STATUS_COMMAND is {self.status_command!r}: {error}; wanted words as in a shell"
             ) from None
 
+    @property
+    def webhook(self) -> str:
+        """STATUS_WEBHOOK; OptionError for one that nothing can be sent to."""
+        if self.status_webhook and not _is_web_address(self.status_webhook):
+            raise OptionError(
+                f"STATUS_WEBHOOK is {self.status_webhook!r}; wanted an address, as https://example.org/told, or none"
+            )
+        return self.status_webhook
+
 
 # Settings that are mappings, as JSON where they are given as text.
 MAPPINGS = frozenset({"SITE_OVERRIDES", "SITE_SCHEDULER_OPTIONS", "WORK_SLOTS"})
 NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
+# No other setting has fields of its own.
+_OVERRIDE_FIELDS = ", ".join(field.encode_name for field in msgspec.structs.fields(SiteOverride))
 _FIELD = re.compile(r"\$\.(\w+)")
 _PLAIN_WORDS = (
     ("int", "a whole number"),
@@ -261,7 +285,7 @@ def read(settings: BaseSettings) -> Options:
         options = msgspec.convert(raw, Options, strict=False)
     except msgspec.ValidationError as error:
         raise _explain(error, settings) from None
-    _ = options.works, options.error_pages, options.status_command_words
+    _ = options.works, options.error_pages, options.status_command_words, options.webhook
     return options
 
 
@@ -321,6 +345,14 @@ def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not match, a port that is no number
+        return False
+
+
 def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionError:
     """Msgspec's words turned into ours: which setting, what came, what is wanted."""
     text = str(error)
@@ -329,10 +361,16 @@ def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionEr
     text, _, place = text.replace("`", "").partition(" - at ")
     inner = place.removeprefix(f"$.{name}").removeprefix("[...]").removeprefix(".")
     wanted = text.removeprefix("Expected ").split(", got")[0]
-    wanted = re.sub("Object contains unknown field (.*)", r"no field \1", wanted)
+    wanted = re.sub("Object contains unknown field (.*)", rf"some of {_OVERRIDE_FIELDS}, and no \1", wanted)
     for word, plain in _PLAIN_WORDS:
         wanted = re.sub(rf"\b{word}\b", plain, wanted)
     if wanted.startswith("Invalid enum value"):
-        choices = get_args(get_type_hints(Options)[name.lower()])
-        wanted = f"one of {', '.join(choices)}"
+        wanted, inner = _choices(name), ""
     return OptionError(f"{name} is {settings[name]!r}; wanted {wanted}{f' in {inner}' if inner else ''}")
+
+
+def _choices(name: str) -> str:
+    """What a setting may be that takes some words alone, or the works that its keys may be."""
+    if name == "WORK_SLOTS":
+        return f"some of {', '.join(work for work in WORKS if work != 'status')}"
+    return f"one of {', '.join(get_args(get_type_hints(Options)[name.lower()]))}"

@@ -20,7 +20,7 @@ Whoever writes a transition guards it by the state that it starts from and by th
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 from crawler.records import PageOutcome, PageState
 
@@ -66,13 +66,6 @@ class IllegalTransition(ValueError):  # noqa: N818 - it says what was asked for
     """The event cannot meet a page in that state: somebody was there first, or the record is not to be believed."""
 
 
-class Life(NamedTuple):
-    """What is known of a page's life: its state, and its straight failures."""
-
-    state: PageState
-    fails: int = 0
-
-
 def after(state: PageState | None, event: Event, *, has_body: bool = True) -> PageState:
     """The state that an event leads to; IllegalTransition where there is none.
 
@@ -82,15 +75,6 @@ def after(state: PageState | None, event: Event, *, has_body: bool = True) -> Pa
     if following is None:
         raise IllegalTransition(f"{event} meets a page that is {state}")
     return _INIT if event == "answers" and not has_body else following
-
-
-def lived(life: Life, event: Event, *, has_body: bool = True) -> Life:
-    """The same, with the straight failures counted: each step towards death is one, and what answers begins anew."""
-    state = after(life.state, event, has_body=has_body)
-    if event in ("loaded", "unchanged", "answers", "changed"):
-        return Life(state)
-    stepped = event in ("silent", "not_loaded") and state != life.state
-    return Life(state, life.fails + stepped)
 
 
 def load_event(outcome: PageOutcome, status: int) -> Event:

@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["communities", "modularity", "read_csv"]
+__all__ = ["by_smallest_site", "communities", "read_csv"]
 
 # Up to so many links between sites networkx finds the communities, above it networkit. 7,900 links take networkx
 # 0.3 s and networkit 0.01 s, but loading networkit takes 0.5 s more; 41,000 links take 2.1 s and 0.06 s. Modularity
@@ -60,31 +60,7 @@ def communities(
     if len(linked):
         # Numbers from `sites` on: no label of a linked site is that of one that stands alone.
         found[linked] = sites + _louvain(len(linked), _Links(low, high, links.weight), resolution, seed)
-    return _by_smallest_site(found)
-
-
-def modularity(
-    sites: int,
-    source: np.ndarray,
-    target: np.ndarray,
-    weight: np.ndarray,
-    community: np.ndarray,
-    *,
-    resolution: float = 1.0,
-) -> float:
-    """How much more weight lies inside the communities than chance would put there, -0.5 .. 1; 0 without links."""
-    _check_above_zero("resolution", resolution)
-    links = _links(sites, source, target, weight)
-    if len(community) != sites:
-        raise ValueError(f"{len(community)} communities came for {sites} sites; wanted one for each")
-    total = links.weight.sum()
-    if not total:
-        return 0.0
-    _, label = np.unique(community, return_inverse=True)
-    inside = links.weight[label[links.low] == label[links.high]].sum()
-    degree = np.bincount(label[links.low], links.weight, label.max() + 1)
-    degree += np.bincount(label[links.high], links.weight, label.max() + 1)
-    return float(inside / total - resolution * np.square(degree / (2 * total)).sum())
+    return by_smallest_site(found)
 
 
 def read_csv(lines: Iterable[str | bytes], names: Sequence[str]) -> np.ndarray:
@@ -103,7 +79,15 @@ def read_csv(lines: Iterable[str | bytes], names: Sequence[str]) -> np.ndarray:
     _check_known(given, names)
     number = {community: len(names) + n for n, community in enumerate(dict.fromkeys(given.values()))}
     label = [number[given[name]] if name in given else own for own, name in enumerate(names)]
-    return _by_smallest_site(np.array(label, np.int64))
+    return by_smallest_site(np.array(label, np.int64))
+
+
+def by_smallest_site(label: np.ndarray) -> np.ndarray:
+    """The same partition, int32: its communities numbered from 0 in the order of their smallest site."""
+    _, first, of_site = np.unique(label, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int32)
+    number[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    return number[of_site]
 
 
 # --- the two engines ---
@@ -179,14 +163,6 @@ def _ids(name: str, ids: np.ndarray, sites: int) -> np.ndarray:
     if ids.min() < 0 or ids.max() >= sites:
         raise ValueError(f"{name} holds {ids.min()} .. {ids.max()}; wanted sites 0 .. {sites - 1}")
     return ids.astype(np.int64)
-
-
-def _by_smallest_site(label: np.ndarray) -> np.ndarray:
-    """The same partition, its communities numbered in the order of their smallest site."""
-    _, first, of_site = np.unique(label, return_index=True, return_inverse=True)
-    number = np.empty(len(first), np.int32)
-    number[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return number[of_site]
 
 
 def _check_above_zero(name: str, value: float) -> None:

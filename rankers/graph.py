@@ -206,8 +206,9 @@ class Groups(NamedTuple):
 
 
 def load_groups(folder: str | Path) -> Groups:
-    """The groups of a folder that `Graph.load` reads; FolderError where they are none."""
+    """The groups of a folder that `Graph.load` reads; FolderError where they are none, or not as the manifest says."""
     folder = Path(folder)
+    folders.check(folder, [_file(block) for block in BLOCKS])
     read = {name: _array(folder / _file(name), _FILES[name]) for name in _FILES if name != "target"}
     for block in BLOCKS:
         _check_sites(folder, read, block)

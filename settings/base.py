@@ -105,8 +105,9 @@ WHEN_IDLE = "stop"
 # Works an agent does beside its spider's own, comma-separated (`--with recheck,revive`), so that looking after pages
 # needs no agents of its own.
 WITH_WORKS = ""
-# Slots that a work has for itself, out of SITE_SLOTS: `{"revive": 8}`, in `-s` and in the environment as JSON. Without
-# one the slots follow what is due; loading keeps three quarters of them while it has sites.
+# Slots that a work has for itself, out of SITE_SLOTS, which must leave one for the works without: `{"revive": 8}`, in
+# `-s` and in the environment as JSON. Without one the slots follow what is due; loading keeps three quarters of them
+# while it has sites.
 WORK_SLOTS: dict[str, int] = {}
 
 # --- Manners ----------------------------------------------------------------------------------------------
@@ -138,15 +139,16 @@ ROBOTS_LIFETIME_SECONDS = 86_400.0
 # --- Recheck and revive -----------------------------------------------------------------------------------
 
 # How long after a page was last asked recheck asks whether it has changed, on average over all pages: the modes ask
-# some sooner and others later. 0: never.
+# some sooner and others later. 0: never. Due times that exist stay when this or the mode changes (docs/operations.md
+# says what to do): each site goes by the new ones from its next look on.
 RECHECK_INTERVAL_SECONDS = 604_800.0
 # Which pages recheck asks: a mode of crawler.recrawl (`default`, `importance`, `freshness`, `staleness`, `paper`,
 # `round_robin`, `change_frequency`, `importance_proportional`) or a dotted path, which weigh what a visit is worth
 # against what it costs, so that the same number of visits keeps more of the copy fresh; or `interval`: every page after
 # RECHECK_INTERVAL_SECONDS, whatever became of it.
 RECRAWL_MODE = "default"
-# What rechecking may cost, over all agents; 0: as many requests as ask every page once in RECHECK_INTERVAL_SECONDS,
-# and any number of bytes. Not for RECRAWL_MODE `interval`.
+# What rechecking may cost, over all agents; 0: as many requests as ask every page of the sites that were looked at so
+# far once in RECHECK_INTERVAL_SECONDS, and any number of bytes. Not for RECRAWL_MODE `interval`.
 RECHECK_REQUESTS_PER_HOUR = 0
 RECHECK_BYTES_PER_HOUR = 0
 # The promise for pages that are worth no visit: they are asked after this all the same.
@@ -241,7 +243,8 @@ FETCHES_DAYS = 0.0
 VISITS_DAYS = 180.0
 # The same for other crawlers' checks (table `checks`).
 CHECKS_DAYS = 0.0
-# The same for our own checks of sites (table `health`), a row for each: 288 a day and site at the interval below.
+# The same for our own checks of sites (table `health`), a row for each, 288 a day and site at the interval below; and
+# for the changes that were told of (table `health_changes`).
 HEALTH_DAYS = 90.0
 
 # --- Status of sites (the work `status`) -------------------------------------------------------------------

@@ -7,9 +7,12 @@ import json
 from collections import Counter
 from typing import Any
 
+from crawler.agent.frontier import Frontier
+from crawler.sites.queue import Restored
 from tests.crawling import Place, Run, fetched, wait_for_hits
 from tests.drills import Fleet, key
 from tests.farm import Farm
+from tests.queue_driver import driver
 from tests.servers import RunningServer, eventually
 from tests.small_site import SmallSite, links
 from tests.told import told_pages
@@ -169,13 +172,56 @@ def test_a_broken_checkpoint_costs_its_own_site_only(place: Place, valkey: Runni
         assert asked[f"{broken}/"] == 2
 
 
+def test_what_is_no_path_of_a_site_is_left_out_and_told_once(place: Place, valkey: RunningServer) -> None:
+    with SmallSite({"*": links()}) as site:
+        place.run("seed", site.root, REDIS_URL=valkey.url).succeeded()
+        valkey.client.rpush(key(f"paths:{site.site}"), "trash", "/x\nmore trash", b"\xff", b"/\xff")
+        run = place.crawl([], REDIS_URL=valkey.url).succeeded()
+        assert run.err.count("are none and left out") == 1
+        assert (
+            f"{site.site}: 3 of the paths given for it are none and left out, the first is 'trash'" in run.err
+        )
+        assert set(site.pages) == {"/x", "/%EF%BF%BD"}
+
+
+def test_trash_alone_leaves_the_root(place: Place, valkey: RunningServer) -> None:
+    with SmallSite({"*": links()}) as site:
+        place.run("seed", site.root, REDIS_URL=valkey.url).succeeded()
+        valkey.client.rpush(key(f"paths:{site.site}"), "trash")
+        place.crawl([], REDIS_URL=valkey.url).succeeded()
+        assert site.pages == {"/": 1}
+
+
+def test_a_page_that_cannot_be_asked_for_has_failed(place: Place, valkey: RunningServer) -> None:
+    """A checkpoint may have a path that makes no URL behind the name of its site."""
+    frontier = Frontier()
+    frontier.add(("/", "trash", "/x"), 0)
+    with SmallSite({"*": links()}) as site, driver(valkey) as queue:
+        queue.give_checkpoint(site.site, frontier.whole())
+        queue.restore([Restored(site.site, "suspended")])
+        run = place.crawl([], REDIS_URL=valkey.url).succeeded()
+        assert f"{site.site}: 'trash' cannot be asked for: ValueError" in run.err
+        assert site.pages == {"/": 1, "/x": 1}
+        assert [page.path for page in told_pages(valkey) if page.outcome == "failed"] == ["trash"]
+
+
+def test_a_site_that_cannot_be_asked_goes_back(place: Place, valkey: RunningServer) -> None:
+    with SmallSite({"*": links()}) as site, driver(valkey) as queue:
+        broken = f"{site.site}x"
+        queue.add(broken, site.site)
+        run = place.crawl([], REDIS_URL=valkey.url).succeeded()
+        assert f"{broken}: no request could be made: ValueError" in run.err
+        assert f"1 sites wait until later and go on in the next run: {broken}" in run.err
+        assert site.pages == {"/": 1}
+
+
 def test_a_site_that_could_not_be_taken_up_is_not_forgotten(place: Place, valkey: RunningServer) -> None:
     """Leased, but then its address could not be told to the server: it goes back and is leased once more."""
     with Farm(sites=2, pages=4, **PLAIN) as farm, Fleet(place, farm, valkey, LEASE_SECONDS=1) as fleet:
-        valkey.client.set(key("park:127.0.1.1"), "no list: whoever takes a place on this address fails")
+        valkey.client.hset(key("busy"), "127.0.1.1", "no number: whoever takes a place on this address fails")
         run = fleet.agent()
         run.says("Redis is away")
-        valkey.client.delete(key("park:127.0.1.1"))
+        valkey.client.hdel(key("busy"), "127.0.1.1")
         fleet.wait()
         fleet.store_all()
         assert place.stored() == farm.expected()

@@ -158,6 +158,14 @@ def test_standard_input_for_several_agents(place: Place) -> None:
         (["crawl", "site", "--when-idle", "sleep"], ["WHEN_IDLE is 'sleep'; wanted one of stop, wait"]),
         (["crawl", "site", "--with", "sleep"], ["WITH_WORKS names 'sleep'; wanted some of site, recheck"]),
         (
+            ["crawl", "site", "--with", "revive", "-s", "SITE_SLOTS=4", "-s", 'WORK_SLOTS={"revive": 4}'],
+            ["WORK_SLOTS is {'revive': 4} and SITE_SLOTS is 4; wanted SITE_SLOTS of 5 or more"],
+        ),
+        (
+            ["crawl", "revive", "-s", "SITE_SLOTS=4", "-s", 'WORK_SLOTS={"revive": 5}'],
+            ["WORK_SLOTS is {'revive': 5} and SITE_SLOTS is 4; wanted SITE_SLOTS of 5 or more"],
+        ),
+        (
             ["crawl", "site", "-a", "sedes=http://127.0.1.1/"],
             ["-a sedes: spider 'site' has no such argument", "did you mean seeds?"],
         ),

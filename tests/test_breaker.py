@@ -13,7 +13,7 @@ from crawler.agent import breaker
 from tests.crawling import Place
 from tests.raw_server import Exchange
 from tests.servers import eventually
-from tests.small_site import Asked, Reply, SmallSite, links
+from tests.small_site import Asked, Reply, SmallSite, links, moved, text
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -73,6 +73,18 @@ def test_a_site_whose_robots_txt_never_ends_has_its_verdict(tmp_path: Path) -> N
         assert outcomes(place) == {("failed", -5): 2}
         assert place.rows("select distinct state from pages") == [("no_response_1",)]
         assert ("error",) in place.rows("select distinct health from health")
+
+
+def test_a_site_that_is_silent_where_its_robots_txt_leads_has_its_verdict(tmp_path: Path) -> None:
+    given = {"SITE_PROBE_SECONDS": 0.01, "MAX_TRIES": 2, "HEAD_TIMEOUT_SECONDS": 0.5}
+    routes = {"/robots.txt": moved("/rules"), "/rules": text("", seconds=60)}
+    with SmallSite(routes) as web, Place(tmp_path) as place:
+        run = place.crawl([web.root], **given).succeeded()
+        if "is given up" not in run.err:  # else the site was due again before the agent had ended
+            run = place.crawl([], **given).succeeded()
+        assert "is given up" in run.err
+        assert set(web.paths) == {"/robots.txt", "/rules"}
+        assert outcomes(place) == {("failed", -4): 1}
 
 
 def test_a_site_that_dies_keeps_its_pages_until_they_have_their_verdict(tmp_path: Path) -> None:

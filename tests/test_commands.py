@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from hashlib import sha1
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite
 
 WRONG_CALL = 2
+LASTING = 3
 CLUSTER = {"SCRAPY_PROJECT": "cluster"}
 
 
@@ -67,6 +69,96 @@ def test_a_site_is_found_by_its_host(queued: Place, valkey: RunningServer, name:
 
 def test_another_port_is_another_site(queued: Place, valkey: RunningServer) -> None:
     queued.run("site", "show", "localhost:1", REDIS_URL=valkey.url).refused("no site 'localhost:1'", code=1)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (("hset", "{key}", "http://127.0.1.1", "garbage"), "'garbage' for 'http://127.0.1.1'; wanted"),
+        (("hset", "{key}", "http://127.0.1.1", "q -"), "'q -' for"),
+        (("hset", "{key}", "http://127.0.1.1", "w - 1/many"), "'w - 1/many' for"),
+        (("hset", "{key}", "http://127.0.1.1", b"w \xff"), r"'w \xff' for"),
+        (("hset", "{key}", b"\xff", "w -"), r"'w -' for '\xff'"),
+        (("set", "{key}", "garbage"), "no hash"),
+    ],
+)
+def test_a_key_that_holds_no_records_is_told_with_what_to_do(
+    queued: Place, valkey: RunningServer, harm: tuple[str | bytes, ...], says: str
+) -> None:
+    bucket = key(f"sites:{sha1(b'http://127.0.1.1').hexdigest()[:4]}")
+    valkey.client.delete(bucket)
+    valkey.client.execute_command(*(bucket if word == "{key}" else word for word in harm))
+    run = queued.run("site", "list", REDIS_URL=valkey.url)
+    run.refused(
+        f"{bucket} in Redis has {says}", "`scrapy queue reset --yes`, then `scrapy queue rebuild`", code=1
+    )
+    if harm[-2] != b"\xff":
+        run = queued.run("site", "show", "http://127.0.1.1", REDIS_URL=valkey.url)
+        run.refused(f"{bucket} in Redis has", code=1)
+    queued.run("queue", "show", REDIS_URL=valkey.url).succeeded()
+    queued.run("queue", "reset", "--yes", REDIS_URL=valkey.url).succeeded()
+    queued.run("site", "list", REDIS_URL=valkey.url).succeeded()
+
+
+ANEW = "`scrapy queue reset --yes`, then `scrapy queue rebuild`"
+SITE = "http://127.0.1.1"
+
+
+def harmed(valkey: RunningServer, *harm: str | int) -> None:
+    """Write to the crawl's keys as somebody else may; `{key}` before a key's name stands for the prefix."""
+    words = (key(word.removeprefix("{key}")) if str(word).startswith("{key}") else word for word in harm)
+    valkey.client.execute_command(*words)
+
+
+def test_a_count_that_is_none_is_told_with_what_to_do(queued: Place, valkey: RunningServer) -> None:
+    harmed(valkey, "hset", "{key}count", "finished", "abc")
+    told = (f"{key('count')} in Redis has 'abc' for 'finished'; wanted whole numbers", ANEW)
+    queued.run("queue", "show", REDIS_URL=valkey.url).refused(*told, code=1)
+    queued.crawl([], REDIS_URL=valkey.url).refused(*told, code=LASTING)
+    shown = queued.run("top", "--once", REDIS_URL=valkey.url, COLUMNS=1000).succeeded()
+    assert "'abc' for 'finished'" in " ".join(shown.out.split())
+    queued.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()
+    queued.run("queue", "show", REDIS_URL=valkey.url).succeeded()
+
+
+def test_a_budget_that_is_none_is_told_with_what_to_do(queued: Place, valkey: RunningServer) -> None:
+    harmed(valkey, "hset", "{key}budget", SITE, "abc")
+    told = (f"{key('budget')} in Redis has 'abc' for {SITE!r}; wanted whole numbers", ANEW)
+    queued.run("site", "show", SITE, REDIS_URL=valkey.url).refused(*told, code=1)
+    queued.crawl([], REDIS_URL=valkey.url).refused(*told, code=LASTING)
+
+
+@pytest.mark.parametrize(("field", "text"), [("about", "notjson"), ("about", "[]"), ("pages", "many")])
+def test_an_agent_that_is_none_is_told_with_what_to_do(
+    queued: Place, valkey: RunningServer, field: str, text: str
+) -> None:
+    harmed(valkey, "zadd", "{key}agents", 99_999_999_999_999, "ghost")
+    harmed(valkey, "hset", "{key}agent:ghost", field, text)
+    told = f"{key('agent:ghost')} in Redis has '{text}' for '{field}'"
+    queued.run("queue", "show", REDIS_URL=valkey.url).refused(told, ANEW, code=1)
+    shown = queued.run("top", "--once", REDIS_URL=valkey.url, COLUMNS=1000).succeeded()
+    assert f"has '{text}' for '{field}'" in " ".join(shown.out.split())
+    queued.run("plan", REDIS_URL=valkey.url, DATABASE_URL="sqlite://").refused(told, ANEW, code=1)
+    run = queued.run("queue", "reset", "--yes", REDIS_URL=valkey.url)
+    run.refused("agents work on this crawl: ghost", "--force", code=1)
+    queued.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()
+    queued.run("queue", "show", REDIS_URL=valkey.url).succeeded()
+
+
+@pytest.mark.parametrize("name", ["count", "agents", "crawl", f"checkpoint:{SITE}"])
+def test_a_key_of_the_wrong_kind_is_no_outage(queued: Place, valkey: RunningServer, name: str) -> None:
+    if name.startswith("checkpoint:"):
+        harmed(valkey, "hset", "{key}budget", SITE, 1)  # or nobody would read its checkpoint
+    valkey.client.delete(key(name))
+    harmed(valkey, *(("hset", "{key}crawl", "a", "b") if name == "crawl" else ("set", "{key}" + name, "1")))
+    run = queued.crawl([], REDIS_URL=valkey.url)
+    run.refused("WRONGTYPE", "wanted the crawl's own keys", ANEW, code=LASTING)
+    assert "Redis is away" not in run.err
+    if name in ("count", "agents"):
+        run = queued.run("queue", "show", REDIS_URL=valkey.url)
+        run.refused("WRONGTYPE", "wanted the crawl's own keys", ANEW, code=1)
+    queued.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()
+    queued.run("queue", "show", REDIS_URL=valkey.url).succeeded()
 
 
 def test_sites_that_are_leased(place: Place, valkey: RunningServer) -> None:

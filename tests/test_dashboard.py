@@ -9,11 +9,12 @@ import asyncio
 import base64
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -175,6 +176,17 @@ def test_the_page_of_reports(place: Place, browser: Any, tmp_path: Path) -> None
             assert page.locator("svg.picture").count() >= 10
 
 
+def test_records_of_sites_that_are_none_are_told(place: Place, valkey: RunningServer) -> None:
+    place.run("seed", "http://127.0.1.1", REDIS_URL=valkey.url).succeeded()
+    (bucket,) = valkey.client.keys("*:sites:*")
+    valkey.client.hset(bucket, "http://127.0.1.1", "garbage")
+    with dashboard(place, REDIS_URL=valkey.url) as url:
+        for path in ("/", "/site?name=http://127.0.1.1"):
+            answer = ask(url, path)
+            assert answer.status == 200
+            assert "wanted sites&#39; records" in answer.body  # type: ignore[attr-defined]
+
+
 def test_who_may_look(place: Place, valkey: RunningServer) -> None:
     given = {"REDIS_URL": valkey.url}
     place.run("dashboard", DASHBOARD_ADDRESS="0.0.0.0", **given).refused(
@@ -227,6 +239,63 @@ def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
     assert "97 % &amp; more" in page
     assert "no such &lt;b&gt;column" in page
     assert "Top ranks" in page
+
+
+def test_reports_that_take_long_are_made_side_by_side(valkey: RunningServer, tmp_path: Path) -> None:
+    """Each waits until the other has begun; made one behind the other, the first would be missing on the page."""
+    url = f"sqlite:///{tmp_path / 'crawl.db'}"
+    engine = open_database(url)
+    fill(engine, 3, 10)
+    engine.dispose()
+    both = Barrier(2)
+
+    def slow(name: str) -> Callable[[Any], Section]:
+        def made(_engine: Any) -> Section:
+            both.wait(timeout=60)
+            return Section(name, name, f"text of {name}", [])
+
+        return made
+
+    settings = crawl_of(engine, url, valkey.url, tmp_path).settings.copy()
+    settings.set("DASHBOARD_PORT", 0, priority="cmdline")
+    with ThreadPoolExecutor(1) as thread:
+        boards = {name: slow(name) for name in ("status", "freshness")}
+        page = thread.submit(asyncio.run, served(settings, boards)).result()
+    assert "text of status" in page
+    assert "text of freshness" in page
+
+
+def test_quick_looks_wait_for_no_report(valkey: RunningServer, tmp_path: Path) -> None:
+    """More reports than the loop's own threads, none of which ends before the quick looks have been answered."""
+    url = f"sqlite:///{tmp_path / 'crawl.db'}"
+    engine = open_database(url)
+    fill(engine, 3, 10)
+    engine.dispose()
+    answered = Event()
+
+    def slow(_engine: Any) -> Section:
+        answered.wait(timeout=60)
+        return Section("slow", "slow", "text of a report", [])
+
+    async def looked() -> tuple[Any, Any]:
+        made = Dashboard(settings, options.read(settings), {f"slow{number}": slow for number in range(40)})
+        loop = asyncio.get_running_loop()
+        try:
+            url = await made.start()
+            async with asyncio.timeout(30):
+                page = await loop.run_in_executor(asking, ask, url)
+                return page, await loop.run_in_executor(asking, ask, url, "/metrics")
+        finally:
+            answered.set()
+            await made.stop()
+
+    settings = crawl_of(engine, url, valkey.url, tmp_path).settings.copy()
+    settings.set("DASHBOARD_PORT", 0, priority="cmdline")
+    with ThreadPoolExecutor(1) as thread, ThreadPoolExecutor(1) as asking:
+        page, metrics = thread.submit(asyncio.run, looked()).result()
+    assert "Top ranks" in page.body
+    assert "text of a report" not in page.body
+    assert "lowtide_sites_by_health" in metrics.body
 
 
 async def served(settings: Any, boards: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crawler.agent.division import Division
+from crawler.options import OptionError
 from crawler.records import Work
 
 WORKS: tuple[Work, ...] = ("recheck", "revive", "site")
@@ -39,3 +40,39 @@ def test_what_a_setting_gives_is_that_works_alone() -> None:
     assert fixed.room("site", {}) == 7
     assert fixed.room("recheck", {}) == 1
     assert fixed.to_give_up("revive", {"site": 7}, 5) == 0
+
+
+@pytest.mark.parametrize(
+    ("slots", "works", "fixed"),
+    [
+        (4, WORKS, {"revive": 3}),
+        (4, ("recheck",), {"recheck": 4}),
+        (4, ("site",), {"revive": 9}),
+        (4, (), {"revive": 9}),
+    ],
+)
+def test_slots_that_are_enough(slots: int, works: tuple[Work, ...], fixed: dict[Work, int]) -> None:
+    made = Division(slots, works, fixed)
+    assert all(made.room(work, {}) > 0 for work in works)
+
+
+@pytest.mark.parametrize(
+    ("slots", "works", "fixed", "wanted"),
+    [
+        (4, WORKS, {"revive": 3, "recheck": 2}, 6),
+        (4, WORKS, {"revive": 4}, 5),
+        (4, WORKS, {"revive": 2, "recheck": 2}, 5),
+        (4, ("revive",), {"revive": 5}, 5),
+        (1, ("recheck", "site"), {"site": 1}, 2),
+    ],
+)
+def test_slots_that_are_too_few(
+    slots: int, works: tuple[Work, ...], fixed: dict[Work, int], wanted: int
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        Division(slots, works, fixed)
+    said = str(caught.value)
+    assert said.startswith(
+        f"WORK_SLOTS is {fixed!r} and SITE_SLOTS is {slots}; wanted SITE_SLOTS of {wanted} or more"
+    )
+    Division(wanted, works, fixed)

@@ -12,6 +12,7 @@ import pytest
 from crawler.store.database import migrate, open_database
 from tests.crawling import Place, Run
 from tests.servers import RunningServer, eventually, free_port
+from tests.small_site import SmallSite, links
 
 
 def findings(run: Run) -> dict[str, dict[str, str]]:
@@ -47,6 +48,13 @@ def test_a_new_machine_is_healthy(place: Place) -> None:
         assert f"  {what} " in run.out, run.out
     assert "names no contact" in run.out
     place.check_nothing_left()
+
+
+def test_a_coordinator_that_left_is_not_alive(place: Place) -> None:
+    with SmallSite({"/": links()}) as site:
+        place.crawl([site.root]).succeeded()
+    found = findings(place.run("doctor", "--json"))
+    assert found["coordinator"]["found"] == "none is alive; nothing waits"
 
 
 def test_a_named_server_with_its_coordinator_is_healthy(place: Place, valkey: RunningServer) -> None:

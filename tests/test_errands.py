@@ -33,6 +33,7 @@ from crawler.sites.queue import Leased
 from tests.asking import asking
 from tests.crawling import ROOT, Place, Run
 from tests.faults import LateConnection, suffers
+from tests.queue_driver import queue_options
 from tests.servers import RunningServer
 from tests.small_site import Reply, SmallSite, at_first, links, text
 from tests.told import outcomes, told_pages
@@ -453,9 +454,7 @@ def test_an_errand_ends_once_and_a_copy_shares_it() -> None:
 
 def test_a_record_that_cannot_be_told_leaves_the_page_in_flight_and_the_slot_free() -> None:
     class Deaf:
-        options = SimpleNamespace(
-            max_tries=1, adaptive_timeouts=False, site_requests_per_day=0, site_bytes_per_day=0
-        )
+        options = queue_options(max_tries=1, adaptive_timeouts=False)
         settled = 0
         works = ()
         leasing = outbox = SimpleNamespace()

@@ -34,7 +34,7 @@ def test_a_late_answer_is_delayed() -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("broken", [False, True])
-def test_who_asks_for_patience_is_delayed_and_not_asked_again_at_once(status: int, *, broken: bool) -> None:
+def test_who_asks_for_a_rest_is_delayed_and_not_asked_again_at_once(status: int, *, broken: bool) -> None:
     assert health_of(status, 0.1, LIMIT, looks_broken=broken) == "delayed"
     assert not wants_another_try("delayed", status)
 

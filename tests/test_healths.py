@@ -221,21 +221,35 @@ def test_a_forgotten_sites_health_is_gone_too(kind: str, filled: OpenTables) -> 
 # --- Hooks ------------------------------------------------------------------------------------------------
 
 
+NOT_HTTP = 0
+
+
 class Receiver:
     """A webhook that answers what it is told to, and keeps what was posted."""
 
     def __init__(self) -> None:
         self.answers: list[int] = []  # of the next posts; then 204
         self.got: list[dict[str, Any]] = []
+        self.led_astray = False  # a redirect was followed
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 answer = receiver.answers.pop(0) if receiver.answers else 204
+                if answer == NOT_HTTP:
+                    self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+                    return
                 if answer < 300:
                     receiver.got.append(json.loads(body))
                 self.send_response(answer)
+                if 300 <= answer < 400:
+                    self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                receiver.led_astray = True
+                self.send_response(200)
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
@@ -279,12 +293,14 @@ def options_with(**given: Any) -> Options:
     return read_options(made)
 
 
+@every_kind
 def test_every_hook_hears_of_every_change_in_order(
-    filled: OpenTables, receiver: Receiver, valkey: RunningServer, tmp_path: Path
+    kind: str, filled: OpenTables, receiver: Receiver, valkey: RunningServer, tmp_path: Path
 ) -> None:
-    engine = filled("sqlite")
+    engine = filled(kind)
     kept = tmp_path / "kept"
-    put(engine, check(1_000, "normal"), check(2_000, "disconnected"), check(3_000, "normal"))
+    refused = check(2_000, "disconnected", error="connect to 192.0.2.1 port 80 failed: Connection refused")
+    put(engine, check(1_000, "normal"), refused, check(3_000, "normal"))
     script = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + chr(10))"
     command = f"{sys.executable} -c \"{script}\" '{kept}'"
     hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url, STATUS_COMMAND=command), "one")
@@ -330,6 +346,121 @@ def test_a_hook_that_fails_is_asked_again_and_holds_up_no_other(
     eventually(lambda: told(engine) == [True, True], "the command heard of them")
     hooks.end()
     assert len(receiver.got) == 1, "the webhook heard of none twice"
+
+
+def test_more_changes_than_are_told_at_a_time_wait_for_a_dead_hook_alone(
+    filled: OpenTables,
+    receiver: Receiver,
+    valkey: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("crawler.store.hooks.CHANGES_AT_A_TIME", 2)
+    engine = filled("sqlite")
+    put(engine, *(check(n * 1_000, "normal" if n % 2 else "error") for n in range(1, 8)), damping=0.001)
+    many = len(changes(engine))
+    assert many > 4
+    settings = {"STATUS_WEBHOOK": receiver.url, "STATUS_COMMAND": "false"}
+    hooks = Hooks(valkey.client, options_with(**settings), "one")
+    with caplog.at_level("INFO", logger="coordinator"):
+        hooks.start(engine)
+        eventually(lambda: len(receiver.got) == many, "the webhook heard of all")
+        hooks.end()
+    lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith(SITE)]
+    assert len(lines) == many
+    assert told(engine) == [False] * many, "the command has heard of none"
+    # Whose hook is no more waits for nobody.
+    hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url), "two")
+    hooks.start(engine)
+    eventually(lambda: all(told(engine)), "nothing waits")
+    hooks.end()
+    assert len(receiver.got) == many
+
+
+def test_a_slow_hook_lets_the_others_hear_between_its_changes(
+    filled: OpenTables, receiver: Receiver, valkey: RunningServer, tmp_path: Path
+) -> None:
+    engine, heard = filled("sqlite"), tmp_path / "heard"
+    put(engine, *(check(n, "error", f"https://{n}.example", seq=n) for n in range(1, 9)))
+    script = "import sys, time; open(sys.argv[1], 'a').write('x'); time.sleep(0.3)"
+    command = f"{sys.executable} -c \"{script}\" '{heard}'"
+    hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url, STATUS_COMMAND=command), "one")
+    hooks.start(engine)
+    eventually(lambda: receiver.got, "the webhook heard of one")
+    assert len(heard.read_text()) < 3, "the command of one or two"
+    eventually(lambda: all(told(engine)), "both heard of all")
+    hooks.end()
+    assert len(heard.read_text()) == len(receiver.got) == 8
+
+
+def test_tables_that_cannot_be_written_make_nobody_hear_again(
+    filled: OpenTables, receiver: Receiver, valkey: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = filled("sqlite")
+    put(engine, check(1_000, "error"))
+    with transaction(engine) as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER full BEFORE UPDATE ON health_changes BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+    hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url), "one")
+    looks = valkey.client.info("commandstats")
+    with caplog.at_level("INFO", logger="coordinator"):
+        hooks.start(engine)
+        eventually(lambda: looked_since(valkey, looks) > 8, "it looked again and again")
+        with transaction(engine) as connection:
+            connection.exec_driver_sql("DROP TRIGGER full")
+        eventually(lambda: all(told(engine)), "it is noted")
+        hooks.end()
+    assert len(receiver.got) == 1
+    assert len([one for one in caplog.records if SITE in one.getMessage()]) == 1
+
+
+def looked_since(valkey: RunningServer, before: dict[str, Any]) -> int:
+    """How often a coordinator took or kept its turn."""
+    now = valkey.client.info("commandstats")
+    return int(now["cmdstat_set"]["calls"]) - int(before.get("cmdstat_set", {"calls": 0})["calls"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (NOT_HTTP, "STATUS_WEBHOOK answered with what is not HTTP"),
+        *(
+            (code, f"STATUS_WEBHOOK answered {code} and points at /elsewhere, which is not followed")
+            for code in (301, 302, 303, 307, 308)
+        ),
+    ],
+)
+def test_a_webhook_that_answers_otherwise_is_asked_again(
+    answer: int,
+    words: str,
+    filled: OpenTables,
+    receiver: Receiver,
+    valkey: RunningServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = filled("sqlite")
+    receiver.answers = [answer]
+    put(engine, check(1_000, "error"))
+    hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url), "one")
+    hooks.start(engine)
+    eventually(lambda: all(told(engine)), "it was told")
+    hooks.end()
+    assert len(receiver.got) == 1
+    assert not receiver.led_astray
+    assert [one.getMessage() for one in caplog.records if one.getMessage().endswith(words)]
+
+
+def test_a_status_that_says_nothing_is_told_at_length(
+    filled: OpenTables, receiver: Receiver, valkey: RunningServer
+) -> None:
+    engine = filled("sqlite")
+    put(engine, check(1_000, "disconnected", status=-13, error="an answer in 7 pieces"))
+    hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url), "one")
+    hooks.start(engine)
+    eventually(lambda: all(told(engine)), "it was told")
+    hooks.end()
+    assert [one["why"] for one in receiver.got] == ["an answer in 7 pieces"]
 
 
 def test_what_could_not_be_told_is_told_by_the_next_coordinator(
@@ -412,7 +543,19 @@ def test_the_report_tells_who_is_ill_how_often_sites_answered_and_how_fast(
     said = status.text(found)
     assert "status of 2 sites: 1 disconnected, 1 error; 1 were never checked" in said
     assert f"{SITE}: HTTP 500" in said
+    assert "away most in 7 days, by availability:" in said
     assert "95.00% of 200 checks" in said
+
+
+def test_the_report_tells_how_long_a_site_that_is_late_took(filled: OpenTables) -> None:
+    engine = filled("sqlite")
+    now = int(time.time() * 1000)
+    put(engine, check(now - 9, "delayed", status=200, latency_ms=9_000, seq=1))
+    put(engine, check(now, "delayed", status=200, latency_ms=3_140, seq=2))
+    put(engine, check(now, "delayed", "https://b.example", seq=3, latency_ms=20))
+    late, busy = sorted(status.rows(status.figures(crawl_of(engine))), key=lambda one: str(one["site"]))
+    assert late["why"] == "HTTP 200 after 3.1 s, above STATUS_DELAY_SECONDS (3)"
+    assert busy["why"] == "HTTP 503"
 
 
 def crawl_of(engine: Engine) -> Crawl:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import signal
 import sqlite3
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crawler.reports.ledger import PLACES, text
+from crawler.reports.ledger import PLACES, pictures, rows, text
 from tests.crawling import Place, wait_for_hits
 from tests.farm import Farm
 
@@ -42,14 +44,25 @@ def test_a_finished_crawl_balances_to_the_farm(place: Place) -> None:
     with Farm(sites=3, pages=12) as farm:
         place.crawl(farm.seeds).succeeded()
         found = check_balanced(place)
-        rows = dict(place.rows("select outcome, count(*) from pages group by outcome"))
-        assert {name: found[name] for name in rows} == rows
-        assert found["accepted"] == sum(rows.values())
+        stored = dict(place.rows("select outcome, count(*) from pages group by outcome"))
+        assert {name: found[name] for name in stored} == stored
+        assert found["accepted"] == sum(stored.values())
         assert (found["pending"], found["in_stream"], found["given_up"]) == (0, 0, 0)
         assert set(found["sites"]) == set(farm.expected())
         assert found["stored"] + found["duplicate"] >= sum(map(len, farm.expected().values()))
         told = place.run("report", "ledger").succeeded().out
         assert "balanced: every URL is accounted for" in told
+        table = list(csv.DictReader(io.StringIO(place.run("report", "ledger", "--csv").succeeded().out)))
+        assert {row["site"]: int(row["accepted"]) for row in table} == {
+            site: account["accepted"] for site, account in found["sites"].items()
+        }
+        assert [int(row["accepted"]) for row in table] == [
+            sum(int(row[name]) for name in PLACES) for row in table
+        ]
+        assert {row["missing"] for row in table} == {"0"}
+        (picture,) = pictures(found)
+        drawn = {name for name in (*PLACES, "nowhere") if f">{name.replace('_', ' ')}<" in picture.svg}
+        assert drawn == {name for name in PLACES if found[name]}
 
 
 def test_what_is_still_to_fetch_is_counted_in_the_frontiers(place: Place) -> None:
@@ -111,6 +124,11 @@ def test_a_lost_page_is_found_and_fails(place: Place) -> None:
         db.execute("delete from pages where id = (select min(id) from pages where url like ?)", [f"{site}/%"])
     found = ledger(place, code=1)
     assert (found["balanced"], found["missing"]) == (False, 1)
+    assert {row["site"]: row["missing"] for row in rows(found)} == {
+        one: int(one == site) for one in found["sites"]
+    }
+    (picture,) = pictures(found)
+    assert ">nowhere<" in picture.svg
     run = place.run("report", "ledger")
     assert run.code == 1
     assert "NOT balanced: 1 URLs are nowhere" in run.out

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 
 from crawler.agent.frontier import Frontier
 from crawler.records import Answer, Asked, Health, Page, PageState, Record, SiteEnded, pack_lastmods
-from crawler.states import STATES, IllegalTransition, Life, lived, load_event
+from crawler.states import STATES, IllegalTransition, load_event
 from crawler.store import due_times
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.packing import PAGES_AT_A_TIME, read_asking
@@ -20,6 +20,7 @@ from crawler.store.tables import fetches, pages
 from crawler.store.writing import Counts, Stored, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
+from tests.life import Life, lived
 from tests.queue_driver import queue_options
 from tests.servers import RunningServer
 

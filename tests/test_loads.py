@@ -14,7 +14,7 @@ from crawler.records import Visit
 from crawler.reports import load as report
 from crawler.sites.load import BUSIEST, FULL, UNKNOWN, cell_of, lost_pace
 from crawler.sites.load_file import HEADER, SIMPLE_HEADER
-from crawler.store import loads
+from crawler.store import loads, reading
 from crawler.store.database import KNOWN, check_version, migrate, open_database, transaction
 from crawler.store.loads import (
     country_of,
@@ -123,7 +123,8 @@ def test_tables_of_before_get_theirs(kind: str, make_database: MakeDatabase) -> 
 
 @every_kind
 def test_imports_replace_and_are_forgotten(kind: str, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "STRETCH_ROWS", 7)
+    for module in (loads, reading):
+        monkeypatch.setattr(module, "STRETCH_ROWS", 7)
     engine = engines(kind)
     names = [f"https://{n}.example" for n in range(30)]
     assert import_profiles(engine, ((name, given(n)) for n, name in enumerate(names))) == 30

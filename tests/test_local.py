@@ -79,7 +79,9 @@ OF_OTHER_NAME = {
     "var": "VAR_DIR",
     "revive_delays": "REVIVE_FIRST_SECONDS",
     "first_recheck_seconds": "RECHECK_INTERVAL_SECONDS",
+    "recheck_chooses": "RECRAWL_MODE",
     "status_command_words": "STATUS_COMMAND",
+    "webhook": "STATUS_WEBHOOK",
 }
 COORDINATING = (
     "coordinator",

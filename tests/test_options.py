@@ -58,6 +58,17 @@ def test_a_wrong_value_is_told_by_name(name: str) -> None:
     assert name == "PAGE_PIPELINES" or repr(value) in said
 
 
+NO_WEBHOOKS = (
+    "notaurl",
+    "http://",
+    "https:///told",
+    "http://me@/",
+    "ftp://host/",
+    "http://[::1",
+    "http://host:x/",
+)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
@@ -66,9 +77,20 @@ def test_a_wrong_value_is_told_by_name(name: str) -> None:
         ("MAX_SITES", "-1", ">= 0"),
         ("HOUR_SECONDS", "0", "> 0"),
         ("LEASE_SECONDS", "0.5", ">= 1"),
+        ("HOUR_SECONDS", "nan", "> 0"),
+        ("RECHECK_INTERVAL_SECONDS", "1e300", "a number <= 1576800000.0"),
+        ("HEALTH_DAYS", "18251", "a number <= 18250.0"),
         ("SCOPE", "planet", "one of seeds, host, domain, any"),
         ("WHEN_IDLE", "", "one of stop, wait"),
         ("WALK_AGAIN", "perhaps", "True or False"),
+        ("WORK_SLOTS", '{"nosuch": 3}', "some of site, recheck, revive"),
+        ("WORK_SLOTS", '{"site": 0}', ">= 1"),
+        (
+            "SITE_OVERRIDES",
+            '{"x": {"delay": 1}}',
+            "some of headers, cookies, delay_seconds, connections, proxy, and no delay",
+        ),
+        *(("STATUS_WEBHOOK", text, "an address, as https://") for text in NO_WEBHOOKS),
     ],
 )
 def test_bounds_and_choices_are_told(name: str, value: str, wanted: str) -> None:
@@ -76,6 +98,21 @@ def test_bounds_and_choices_are_told(name: str, value: str, wanted: str) -> None
         read(**{name: value})
     assert str(caught.value).startswith(f"{name} is {value!r}; wanted")
     assert wanted in str(caught.value)
+
+
+TIMES = sorted(name for name in NAMES if re.search("_(SECONDS|DAYS|DELAY|TIMEOUT)$", name))
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("value", ["inf", "1e300", "1.6e9"])
+def test_no_time_is_longer_than_fifty_years(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} is {value!r}; wanted a number <= "):
+        read(**{name: value})
+
+
+def test_a_sites_own_delay_is_no_longer_either() -> None:
+    with pytest.raises(OptionError, match=r"wanted a number <= 1576800000\.0 in delay_seconds"):
+        read(SITE_OVERRIDES='{"https://a.example": {"delay_seconds": 1e300}}')
 
 
 def test_unknown_works_are_told() -> None:

@@ -71,7 +71,10 @@ def test_the_most_precise_entry_holds() -> None:
         ),
         ({"a.org": {"headers": {"Cookie": "a=b"}}}, "has the header 'Cookie' for 'a.org'; wanted `cookies`"),
         ({"a.org": {"headers": {"host": "b.org"}}}, "has the header 'host' for 'a.org'"),
-        ({"a.org": {"delay": 3}}, "wanted no field delay"),
+        (
+            {"a.org": {"delay": 3}},
+            "wanted some of headers, cookies, delay_seconds, connections, proxy, and no delay",
+        ),
         ({"a.org": {"delay_seconds": -1}}, "wanted a number >= 0.0 in delay_seconds"),
         ({"a.org": {"connections": 0}}, "in connections"),
         ("{", "wanted a mapping"),

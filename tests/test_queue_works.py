@@ -28,6 +28,19 @@ def finished(queue: Driver, *sites: str) -> None:
         queue.leave("two", queue.take_one("two"), "finished", known=3, done=3)
 
 
+def test_a_rest_that_is_over_makes_no_site_due(queue: Driver) -> None:
+    finished(queue, A, B)
+    now_ms = int(queue.server_seconds() * 1000)
+    queue.fall_due("site", {A: now_ms - 1})
+    assert queue.dues() == {}
+    queue.fall_due("site", {B: now_ms + 600_000})
+    queue.fall_due("recheck", {A: 1})
+    assert queue.dues() == {
+        "site": {"sites": 1, "next_ms": now_ms + 600_000},
+        "recheck": {"sites": 1, "next_ms": 1},
+    }
+
+
 def test_a_packed_work_is_leased_with_what_was_packed_and_not_before(queue: Driver) -> None:
     finished(queue, A, B)
     queue.plan_work(A, "recheck", 1)
@@ -113,7 +126,7 @@ def test_who_waits_for_a_site_in_hand_is_woken_when_it_is_given_back(queue: Driv
         queue.plan_work(site, "recheck", 1)
     leased, other = queue.take("one", 2, "recheck")
     for work in ("revive", "status"):
-        queue.plan_works(work, {A: 2, B: 2})
+        queue.fall_due(work, {A: 2, B: 2})
         assert queue.take("two", 2, work) == []
         ((_, due, _), _) = queue.due(work, 9)
         assert due - queue.server_ms() > LEASE_MS / 4, "in case that its holder is never heard of again"
@@ -141,6 +154,16 @@ def test_what_is_due_is_counted_also_while_it_is_being_packed(queue: Driver) -> 
     assert queue.hold_up(B, "revive") == 0
 
 
+def test_a_site_that_was_not_packed_when_it_was_due_counts_where_that_is_asked_for(queue: Driver) -> None:
+    finished(queue, A, B)
+    queue.plan_work(A, "recheck", 1)
+    assert queue.lease("one", "recheck", 9, 0, packed=True).sites == []
+    assert queue.due_now("recheck") == 0
+    assert queue.due_now("recheck", unpacked=True) == 1
+    assert queue.plan_work(B, "revive", queue.server_ms() + 60_000)
+    assert queue.due_now("revive", unpacked=True) == 0
+
+
 def test_a_due_time_is_held_up_and_one_that_is_told_meanwhile_is_kept(queue: Driver) -> None:
     finished(queue, A)
     queue.plan_work(A, "revive", 7)
@@ -165,8 +188,8 @@ def test_a_due_time_is_held_up_and_one_that_is_told_meanwhile_is_kept(queue: Dri
 def test_the_packer_hears_of_what_is_due_and_not_packed(queue: Driver) -> None:
     finished(queue, A, B)
     later = queue.server_ms() + 90_000
-    queue.plan_works("recheck", {A: 5, B: later})
-    queue.plan_works("recheck", {A: 1})
+    queue.fall_due("recheck", {A: 5, B: later})
+    queue.fall_due("recheck", {A: 1})
     assert queue.due("recheck", 9) == [(A, 5, ""), (B, later, "")], "who has a time keeps it"
     assert queue.to_pack("recheck", 10, 9) == [A]
     assert queue.to_pack("recheck", later, 1) == [A]

@@ -23,7 +23,7 @@ from hypothesis import strategies as some
 
 from rankers import Graph, exact, local, pieces, rank, ranking, reference, results
 from rankers.__main__ import main
-from rankers.folder import FolderError, read_manifest
+from rankers.folder import FolderError, read_manifest, write_manifest
 from rankers.graph import load_groups
 from rankers.problem import Problem, RankError, Solution
 from tests.outages import small_disk
@@ -305,8 +305,9 @@ def test_sites_without_pages_and_no_pages_at_all(tmp_path: Path) -> None:
     rewrite(tmp_path / "run", "site", lambda first: np.array([0, 0, *first[1:], first[-1]]))
     for name in ("domain", "community"):
         rewrite(tmp_path / "run", name, lambda _: np.arange(6, dtype=np.int32))
+    write_manifest(tmp_path / "run", {})
     for block in ("site", "domain", "community"):
-        graph = Graph.load(tmp_path / "run", block, check=False)
+        graph = Graph.load(tmp_path / "run", block)
         np.testing.assert_array_equal(rank(graph), rank(graph_of(LINKS, SITES)))
     assert load_groups(tmp_path / "run").sums(np.ones(8))["site"].tolist() == [0, 3, 2, 1, 2, 0]
     graph_of([], []).save(tmp_path / "none")
@@ -367,6 +368,18 @@ def test_damage_is_told_whether_digests_are_looked_at_or_not(
         Graph.load(saved, block)
     with pytest.raises(FolderError, match=words):
         Graph.load(saved, block, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("site", put(1, 4)), ("domain", put(2, 0)), ("community", put(3, 1))]
+)
+def test_groups_other_than_those_that_were_written_are_none(
+    saved: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Groups like any others, which nothing but the digest tells from the right ones."""
+    rewrite(saved, name, change)
+    with pytest.raises(FolderError, match=f"{name}.npy is damaged"):
+        load_groups(saved)
 
 
 def test_a_folder_that_is_not_whole_is_none(saved: Path, tmp_path: Path) -> None:

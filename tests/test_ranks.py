@@ -193,6 +193,19 @@ def test_a_forgotten_site_has_no_ranks(kind: str, filled: OpenFresh) -> None:
     assert left == 6
 
 
+@pytest.mark.parametrize("column", ["site_id", "url_hash", "rank", "site", "site_rank", "site_pages"])
+def test_columns_of_unequal_length_change_nothing(column: str, filled: OpenFresh) -> None:
+    engine = filled("sqlite")
+    given = ranked(seed=1)
+    run = replace(engine, given)
+    short = ranked(seed=2)._asdict()
+    short[column] = short[column][:-1]
+    with pytest.raises(ValueError, match=rf"unequal length: .*{column} has {len(short[column])}\b"):
+        replace(engine, Ranked(**short))
+    assert read(engine) == wanted(given)
+    assert {run} == runs_of(engine, rank_rows) == runs_of(engine, site_ranks) == runs_of(engine, rankings)
+
+
 WRITER = """
 import sys
 from tests.test_ranks import *
@@ -321,3 +334,55 @@ def test_rank_says_what_is_wrong(place: Place) -> None:
     place.run("rank", RANK_MODE="sideways").refused("mode is 'sideways'; wanted one of exact", code=2)
     (folder / "graph/target.npy").write_bytes(b"")
     place.run("rank", "--run", "x").refused("target.npy has 0 bytes; wanted", code=1)
+
+
+def flip_last(path: Path) -> None:
+    read = path.read_bytes()
+    path.write_bytes(read[:-1] + bytes([read[-1] ^ 1]))
+
+
+def replace_by_another(path: Path) -> None:
+    """As many bytes of Parquet, of other hashes: nothing but its digest tells."""
+    known = pq.read_table(path)
+    column = known["site_hash"].to_pylist()
+    pq.write_table(known.set_column(1, "site_hash", [column[::-1]]), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "told"),
+    [
+        ("pages-00000.parquet", Path.unlink, "pages-00000.parquet is missing"),
+        ("pages-00001.parquet", Path.unlink, "pages-00001.parquet is missing"),
+        ("sites.parquet", Path.unlink, "sites.parquet is missing"),
+        ("pages-00001.parquet", flip_last, "pages-00001.parquet is damaged"),
+        ("sites.parquet", replace_by_another, "sites.parquet"),
+    ],
+)
+def test_pages_that_are_not_those_of_the_run_get_no_ranks(
+    place: Place, name: str, damage: Callable[[Path], None], told: str
+) -> None:
+    """The ranks of before stay, and no folder of new ones is written."""
+    engine = tables(place)
+    convert(place, "before")
+    place.run("rank").succeeded()
+    in_force = read(engine)
+    folder = convert(place, "x", [(0, 4)])
+    damage(folder / name)
+    place.run("rank", "--run", "x").refused(told, code=1)
+    assert read(engine) == in_force
+    assert not (folder / "ranks").exists()
+    engine.dispose()
+
+
+def test_pages_that_the_manifest_does_not_name_are_none_of_the_run(place: Place) -> None:
+    tables(place).dispose()
+    folder = convert(place, "x")
+    (folder / "pages-00000.parquet").rename(folder / "pages-00002.parquet")
+    place.run("rank").refused("pages-00000.parquet is missing", code=1)
+    (folder / "pages-00002.parquet").rename(folder / "pages-00000.parquet")
+    (folder / "pages-00002.parquet").write_bytes(b"of nobody")
+    place.run("rank").succeeded()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {name: told for name, told in manifest["files"].items() if "/" in name}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    place.run("rank").refused("has no pages-*.parquet in its manifest", code=1)

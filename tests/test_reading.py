@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, func, select
 
-from crawler.records import Page, pack_links
+from crawler.records import Page, SiteFound, hash64, pack_links
 from crawler.store import log_keeper, reading
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.log_keeper import LogKeeper
-from crawler.store.reading import in_stretches, summary, turns_since
-from crawler.store.tables import fetches, pages
+from crawler.store.reading import by_key, in_stretches, summary, turns_since
+from crawler.store.tables import fetches, pages, sites
 from crawler.store.writing import Stored, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
@@ -46,6 +46,27 @@ def put(engine: Engine, turns: list[Page]) -> None:
     links = pack_links(map(str, range(50)))
     with transaction(engine) as connection:
         store(connection, [Stored("1-0", one, links) for one in turns])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("many", [0, 1, 6, 7])
+def test_rows_by_their_key_are_those_of_the_whole(
+    kind: str, many: int, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_database(make_database(kind))
+    migrate(engine)
+    names = [f"https://{number}.example" for number in range(many)]
+    with transaction(engine) as connection:
+        store(connection, [Stored("1-0", SiteFound(site=name, found_at=1)) for name in names])
+    asked = select(sites.c.site_id, sites.c.site)
+    stretches = list(by_key(engine, asked, sites.c.site_id, 3))
+    assert [len(rows) for rows in stretches] == [3] * (many // 3) + [many % 3] * (many % 3 > 0)
+    assert [row.site for rows in stretches for row in rows] == sorted(names, key=hash64)
+    monkeypatch.setattr(reading, "STRETCH_ROWS", 2)
+    assert [row for rows in by_key(engine, asked, sites.c.site_id) for row in rows] == [
+        row for rows in stretches for row in rows
+    ]
+    engine.dispose()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from crawler.recrawl import Recrawl, RecrawlError, price, rates, signals, value
+from crawler.recrawl.candidates import best_first
 from crawler.recrawl.packing import PAGE_BYTES, UnreadableError, unpack
 
 DAY = 86_400.0
@@ -104,6 +105,39 @@ def test_of_many_hosts_the_best_are_chosen_all_the_same() -> None:
 def test_shape_one_is_no_gap() -> None:
     around = [value.visit_value(a, 1e4, 5e4) for a in (1 - 1e-9, 1.0, 1 + 1e-9)]
     assert around == pytest.approx([around[1]] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("a", [0.5, 0.9, 1.2, 7.0, 60.0])
+def test_a_value_is_the_same_on_both_sides_of_where_it_is_reckoned_otherwise(a: float) -> None:
+    x = math.expm1(value.APART / abs(1 - a))
+    below, at, above = (value.visit_value(a, 1e4, 1e4 * x * (1 + step)) for step in (-1e-9, 0.0, 1e-9))
+    assert below < at < above
+    assert above / below == pytest.approx(1.0, abs=1e-7)
+
+
+def test_the_best_come_first_and_of_equal_ones_the_earlier() -> None:
+    random = np.random.default_rng(1)
+    scores = [random.normal(0, 1e3, 5_000).round(0), random.normal(0, 1e-30, 50), np.zeros(9), np.zeros(0)]
+    scores.append(np.array([0.0, -0.0, np.inf, -np.inf, 1e18, -1e18, -0.0, 0.0]))
+    for score in (one.astype(np.float32) for one in scores):
+        assert best_first(score).tolist() == np.argsort(-score, kind="stable").tolist()
+
+
+def test_hosts_of_many_scattered_pages_are_theirs() -> None:
+    random = np.random.default_rng(1)
+    host = random.integers(0, 300, 5_000)
+    columns = Recrawl(host, 1.0)._columns
+    pages = random.permutation(5_000)
+    for some in (pages, pages[:10]):
+        assert (columns.host_of(columns.rows_of(some)) == host[some]).all()
+
+
+def test_a_pace_that_is_another_counts_at_once() -> None:
+    policy = Recrawl([0, 1], 1e3, last=[0, 0], mode="freshness")
+    policy.price = 1.0
+    dear = [policy.mode.score(policy.view([0, 1], DAY, pace)) for pace in (1.0, 2.0, [1.0, 2.0], 1.0)]
+    assert dear[1][0] < dear[0][0] == dear[2][0] == dear[3][0]
+    assert dear[2][1] == dear[1][1]
 
 
 @settings(deadline=None)  # the first call compiles
@@ -381,6 +415,7 @@ def test_the_price_goes_up_with_demand_and_down_with_idle_time() -> None:
     assert price.moved(1.0, 1e9, 1.0) == pytest.approx(math.exp(price.LARGEST))
     assert price.moved(3.0, 1.0, 0.0) == 3.0
     assert price.moved(price.LEAST, 0.0, 1.0) == price.LEAST
+    assert price.stepped(price.LEAST, 1e6) == price.MOST, "a page that costs a million windows"
 
 
 def test_a_choice_looks_at_a_few_pages_for_each_that_it_takes() -> None:

@@ -13,7 +13,18 @@ import pytest
 
 from crawler import options
 from crawler.options import OptionError
-from crawler.reports import Crawl, active_domains, blocks, domains, languages, pace, ranks, types
+from crawler.reports import (
+    Crawl,
+    Report,
+    active_domains,
+    blocks,
+    domains,
+    hours,
+    languages,
+    pace,
+    ranks,
+    types,
+)
 from crawler.reports.home_pages import figures as home_figures
 from crawler.reports.home_pages import home_of
 from crawler.reports.top_levels import TABLE, as_table, shares, top_level
@@ -253,3 +264,42 @@ def test_tables_and_a_page_for_others(place: Place) -> None:
     place.run("report", "langages").refused("no report 'langages'", "did you mean languages?", code=2)
     place.run("report", "load", "pace", "--csv").refused("wanted one report", code=2)
     place.run("report", "--html", str(place.folder / "no" / "x.html"), "load").refused("No such file", code=1)
+
+
+# --- the hour table ---
+
+
+def hour_table(*columns: dict[str, int | None]) -> dict[str, Any]:
+    """The figures of `report hours`: for each hour from 23 on the sites in their order, with their loads."""
+    listed = [
+        {"hour": 23 + step, "sites": [{"site": site, "load": load} for site, load in column.items()]}
+        for step, column in enumerate(columns)
+    ]
+    return {"scheduler": "regret", "sites": 3, "hour_seconds": 3600.0, "hours": listed}
+
+
+def test_the_hour_table_has_a_row_for_each_hour_and_place() -> None:
+    found = hour_table({"https://b.example": 5, "https://a.example": None}, {}, {"https://a.example": 70})
+    assert Report("hours").rows(found) == [
+        {"hour": 23, "place": 1, "site": "https://b.example", "load": 5},
+        {"hour": 23, "place": 2, "site": "https://a.example", "load": None},
+        {"hour": 25, "place": 1, "site": "https://a.example", "load": 70},
+    ]
+
+
+def test_the_picture_of_the_hour_table_shows_who_is_first_when() -> None:
+    found = hour_table({"https://b.example": 5, "https://a.example": None}, {"https://a.example": 70})
+    (picture,) = Report("hours").pictures(found)
+    assert picture.svg.index("b.example, 23h: 5%") < picture.svg.index("a.example, 23h: unknown")
+    assert "a.example, 00h: 70%" in picture.svg
+    assert f"b.example, 00h: not among the first {hours.TOP}" in picture.svg
+    assert "robots.txt" not in picture.svg
+    (known,) = Report("hours").pictures(hour_table({"https://b.example": 5}, {"https://a.example": 70}))
+    assert "unknown" not in known.svg
+    assert Report("hours").pictures(hour_table({}, {})) == []
+
+
+def test_the_picture_of_the_hour_table_says_how_many_it_leaves_out() -> None:
+    many = {f"https://{number}.example": 1 for number in range(hours.MOST_ROWS + 2)}
+    (picture,) = Report("hours").pictures(hour_table(many))
+    assert "2 later ones left out" in picture.title

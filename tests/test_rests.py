@@ -22,7 +22,7 @@ BUSY = Reply(503)
 
 
 def busy_for(seconds: int, status: int = 503, after: float = 0.0) -> Reply:
-    """An answer that asks for patience; it comes `after` a while, in seconds."""
+    """An answer that asks for a rest; it comes `after` a while, in seconds."""
     return Reply(status, {"Retry-After": str(seconds)}, "", after)
 
 
@@ -113,7 +113,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SmallS
 
 
 def check_left_alone(site: SmallSite) -> None:
-    """Between the answer that asked for patience and the end of that time nothing was sent."""
+    """Between the answer that asked for a rest and the end of that time nothing was sent."""
     answered = site.times("/long")[0] + BOTH_SECONDS
     assert [one.path for one in site.log if answered < one.at < answered + LONG_SECONDS] == []
 

@@ -12,22 +12,30 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import Engine, delete, select, update
+from scrapy.settings import Settings
+from sqlalchemy import Engine, delete, event, func, insert, select, update
 
-from crawler.options import Options
+from crawler.options import LONGEST_SECONDS, Options
 from crawler.records import Asked, Page, Record, hash64
 from crawler.recrawl import account as accounts
 from crawler.recrawl.account import Account, Mean
+from crawler.reports import Crawl
+from crawler.reports import freshness as report
+from crawler.sites.queue import HELD_UP_MS
+from crawler.sites.scope import Scope
+from crawler.store import freshness, operating
 from crawler.store.beliefs import believed
 from crawler.store.database import migrate, open_database, transaction
+from crawler.store.packing import Packer
+from crawler.store.planning import TableLoads
 from crawler.store.revisits import Look, Revisits
 from crawler.store.tables import beliefs, pages, rankings, ranks
 from crawler.store.writing import Stored, forget, store
 from tests.conftest import MakeDatabase
 from tests.crawling import Place
 from tests.databases import KINDS
-from tests.queue_driver import queue_options
-from tests.servers import eventually
+from tests.queue_driver import BASE, Driver, driver, queue_options
+from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite, links
 
 SITE = "https://a.example"
@@ -38,6 +46,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 Web = Callable[..., "Told"]
 HTML = {"Content-Type": "text/html"}
 LIVELY = (3, 7)
+HOUR = 3600.0
 
 
 class Told:
@@ -189,6 +198,55 @@ def test_a_look_that_came_to_nothing_is_the_same_again(site: Web) -> None:
     assert first.account.price == second.account.price
 
 
+@pytest.mark.parametrize("signalled", [False, True])
+@pytest.mark.parametrize("days", [1, 30, 90, 120, 400])
+def test_a_visit_is_learned_once_however_often_and_late_it_is_looked_at(
+    days: int, signalled: bool, site: Web
+) -> None:
+    """Also where what is kept of its time is coarse, and where the times' base moves between or within two looks."""
+    told = site("sqlite", recheck_longest_seconds=1e9)
+    told.look()
+    told.version[: MANY // 2] = [1] * (MANY // 2)
+    told.now += days * 86_400 / 2
+    for one in range(MANY):
+        told.now += 3600.3
+        told.put(told.asked(one))
+    told.look()
+    learned = _learned(told)
+    for turn in range(4):
+        told.now += days * 86_400 + 0.7
+        if signalled:
+            with transaction(told.engine) as connection:
+                one = pages.c.url == f"{SITE}/{turn}"
+                connection.execute(update(pages).where(one).values(signalled_at=told.ms))
+        told.look()
+        told.look()
+        assert _learned(told) == learned
+
+
+def test_a_page_that_changed_once_is_not_thought_to_change_at_each_visit(site: Web) -> None:
+    told = site("sqlite")
+    told.look()
+    shapes = []
+    for version in (1, 1, 1):
+        told.now += INTERVAL
+        told.version[0] = version
+        told.put(told.asked(0))
+        told.look()
+        found = believed(told.engine, KEY, "default", told.account.mean)
+        number = next(n for n, row in found.rows.items() if row.url == f"{SITE}/0")
+        shapes.append(float(found.recrawl.view([number], told.now, 1.0).belief[0][0]))
+    assert shapes[0] > 1.0
+    assert shapes[1:] == [shapes[0]] * 2, "unchanged since: its shape stays"
+
+
+def _learned(told: Told) -> list[tuple[float, float]]:
+    """What is believed of each page's rate."""
+    found = believed(told.engine, KEY, "default", told.account.mean).recrawl
+    a, b = found.view(found.pages(0), told.now, 1.0).belief
+    return list(zip(a.tolist(), b.tolist(), strict=True))
+
+
 @pytest.mark.parametrize("lost", ["gone", "broken"])
 def test_beliefs_that_are_lost_begin_anew_and_go_on(lost: str, site: Web) -> None:
     told = site("sqlite")
@@ -224,7 +282,27 @@ def test_a_forgotten_site_is_believed_nothing(site: Web) -> None:
     with transaction(told.engine) as connection:
         forget(connection, SITE)
         assert connection.execute(select(beliefs.c.site_id)).all() == []
-    assert told.look() == Look([], 0, told.account, told.look().site) or told.look().rows == []
+    assert told.look()[:2] == ([], 0)
+
+
+@every_kind
+def test_how_fresh_many_sites_are_is_read_some_sites_at_a_time(
+    kind: str, site: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each site once and whole, three of 40 pages with each reading; one that nobody can read is left out."""
+    told = site(kind)
+    told.look()
+    with transaction(told.engine) as connection:
+        kept = dict(connection.execute(select(beliefs)).mappings().one())
+        others = [{**kept, "site_id": number} for number in (-(2**63), -5, 0, 7, 8, 2**63 - 1)]
+        connection.execute(insert(beliefs), [*others, {**kept, "site_id": 9, "packed": b"torn"}])
+    monkeypatch.setattr(freshness, "PAGES_AT_A_TIME", 3 * MANY)
+    monkeypatch.setattr(freshness, "FEWEST_PAGES", 1)
+    asked: list[str] = []
+    event.listen(told.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    found = freshness.standing(told.engine, told.options, None)
+    assert [len(one.current) for one in found] == [MANY] * 7
+    assert len([words for words in asked if "packed" in words]) == 3
 
 
 def test_importance_comes_from_the_ranking_in_force(site: Web) -> None:
@@ -262,6 +340,132 @@ def test_a_busy_hour_puts_visits_off(site: Web) -> None:
     assert busy < idle
 
 
+def test_a_rebuilt_queue_knows_when_recheck_wanted_to_look(site: Web, valkey: RunningServer) -> None:
+    told = site("sqlite")
+    with driver(valkey, **msgspec.structs.asdict(told.options)) as queue:
+        assert _rebuilt(queue, told) == pytest.approx(told.ms + told.options.first_recheck_seconds * 1000)
+        told.live(INTERVAL, lively)
+        with transaction(told.engine) as connection:
+            wake = connection.execute(select(beliefs.c.wake_at)).scalar_one()
+        assert _rebuilt(queue, told) == wake
+        plain = msgspec.structs.replace(told.options, recrawl_mode="interval")
+        with transaction(told.engine) as connection:
+            asked_at = func.coalesce(pages.c.last_checked, pages.c.fetched_at)
+            first = connection.execute(select(func.min(asked_at))).scalar_one()
+        assert _rebuilt(queue, told, plain) == first + INTERVAL * 1000
+
+
+def _rebuilt(queue: Driver, told: Told, options: Options | None = None) -> float:
+    """When recheck is due for the site, in a queue that was lost."""
+    queue.raw.flushall()
+    given = options or told.options
+    queue.wait(operating.rebuild(queue.queue, told.engine, Scope(given), given))
+    return float(queue.raw.zscore(f"{BASE}wake:recheck", SITE) or 0)
+
+
+def test_recheck_that_is_never_to_ask_lets_go_of_what_was_due(site: Web, valkey: RunningServer) -> None:
+    told = site("sqlite")
+    where = told.engine.url.render_as_string(hide_password=False)
+    given = msgspec.structs.replace(told.options, recheck_interval_seconds=0.0, database_url=where)
+    with driver(valkey, **msgspec.structs.asdict(given)) as queue:
+        queue.join("one", {"works": ["site", "recheck"]})
+        queue.add(SITE)
+        queue.leave("one", queue.take_one("one"), "finished", known=MANY, done=MANY)
+        queue.fall_due("recheck", {SITE: 1})
+        packer = Packer(queue.queue, given, "packer", TableLoads(given))
+        while queue.due("recheck", 9):
+            queue.wait(packer.look())
+        assert queue.take("one", 1, "recheck") == []
+
+
+# --- the report ---
+
+
+def test_a_page_is_told_of_by_any_spelling_of_its_url(site: Web) -> None:
+    told = site("sqlite")
+    told.put(msgspec.structs.replace(told.page(0), path="/"))
+    told.look()
+    for url in (SITE, f"{SITE}:443/#top", "HTTPS://A.example"):
+        assert freshness.explained(told.engine, told.options, told.account, url)["url"] == f"{SITE}/"
+    with pytest.raises(
+        freshness.PageUnknownError, match=r"wanted http or https, so it is not among the pages"
+    ):
+        freshness.explained(told.engine, told.options, told.account, "a.example/0")
+
+
+@every_kind
+def test_the_report_says_how_much_was_not_looked_at(kind: str, site: Web, valkey: RunningServer) -> None:
+    told = site(kind)
+    told.look()
+    others = [msgspec.structs.replace(told.page(one), site="https://b.example") for one in range(5)]
+    told.put(
+        *others, msgspec.structs.replace(others[0], path="/gone", outcome="failed", status=404, sha256="")
+    )
+    with transaction(told.engine) as connection:
+        connection.execute(update(pages).where(pages.c.url == f"{SITE}/0").values(state="dead"))
+    found = report.figures(Crawl(told.engine, Settings({"REDIS_URL": valkey.url}), told.options, ""))
+    assert (found["pages"], found["pages_in_all"]) == (MANY, MANY + 4)
+    assert (found["sites"], found["sites_in_all"]) == (1, 2)
+    assert report.text(found).startswith(f"{MANY} of {MANY + 4} pages, on 1 of 2 sites, were looked at")
+    assert found["budget_per_hour"] == pytest.approx(MANY * HOUR / INTERVAL), "of what was looked at"
+
+
+@pytest.mark.parametrize("longest", [0.001, LONGEST_SECONDS])
+@pytest.mark.parametrize("interval", [0.001, LONGEST_SECONDS])
+def test_the_shortest_and_the_longest_times_can_be_told_of(
+    interval: float, longest: float, site: Web
+) -> None:
+    told = site("sqlite", recheck_longest_seconds=longest)
+    told.options = msgspec.structs.replace(told.options, recheck_interval_seconds=interval)
+    told.revisits = Revisits(told.engine, told.options)
+    looked = told.look()
+    assert told.ms < looked.wake_ms < HELD_UP_MS
+    for price in (1e-300, looked.account.price, 1e300):
+        account = looked.account._replace(price=price)
+        found = freshness.explained(told.engine, told.options, account, f"{SITE}/1")
+        assert f"at a price of {price:.3g}" in report.text(found)
+
+
+def test_pages_that_are_due_soon_are_weighed_against_those_of_all_sites(site: Web) -> None:
+    """A site's pages are due at the price that all sites pay, however many others there are."""
+    told = site("sqlite")
+    told.live(3 * INTERVAL, lively)
+    account = told.account._replace(price=20 * told.account.price)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: told.now)
+        (alone,) = freshness.standing(told.engine, told.options, account)
+        with transaction(told.engine) as connection:
+            row = connection.execute(select(beliefs)).mappings().one()
+            # Nine more sites like this one: each has a tenth of the budget.
+            copies = [{**row, "site_id": number} for number in range(1, 10)]
+            connection.execute(beliefs.insert(), copies)
+        ten = freshness.standing(told.engine, told.options, account)
+        rate = int(MANY * 10 * HOUR / INTERVAL)
+        given = msgspec.structs.replace(told.options, recheck_requests_per_hour=rate)
+        assert [one.due for one in ten] == [
+            one.due for one in freshness.standing(told.engine, given, account)
+        ]
+    assert sum(ten[0].due.values()) > sum(alone.due.values()), "a visit costs a tenth"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"recrawl_mode": "interval"}, "RECRAWL_MODE is 'interval': recheck asks all pages alike"),
+        ({"recheck_interval_seconds": 0.0}, "RECHECK_INTERVAL_SECONDS is 0: recheck asks no page"),
+    ],
+    ids=["interval", "never"],
+)
+def test_the_report_says_why_nothing_is_believed(settings: dict[str, Any], words: str, site: Web) -> None:
+    told = site("sqlite")
+    options = msgspec.structs.replace(told.options, **settings)
+    for url in ("", f"{SITE}/1"):
+        found = report.figures(Crawl(told.engine, Settings(), options, url))
+        assert found["pages"] == 0
+        assert report.text(found).startswith(words)
+        assert report.pictures(found) == []
+
+
 # --- the account ---
 
 
@@ -293,6 +497,25 @@ def test_an_account_is_carried_as_figures() -> None:
     assert accounts.of({**account._asdict(), "wanted": 1.0}) == account, "one that an older version kept"
     assert accounts.of({}) == Account()
     assert account.mean == Mean(-3.0, 5.0) and Account().mean is None
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [("hset", "price", "abc"), ("hset", "saved", "nan"), ("hset", b"\xff", "1"), ("set", "abc")],
+    ids=["no number", "nan", "no name", "no hash"],
+)
+def test_an_account_that_cannot_be_read_is_none_and_is_replaced(
+    harm: tuple[str | bytes, ...], valkey: RunningServer
+) -> None:
+    account = Account(price=2.0, looked=8.0)._asdict()
+    with driver(valkey) as queue:
+        queue.keep_account(account)
+        if harm[0] == "set":
+            valkey.client.delete(f"{BASE}recrawl")
+        valkey.client.execute_command(harm[0], f"{BASE}recrawl", *harm[1:])
+        assert queue.account() == {}
+        queue.keep_account(account)
+        assert queue.account() == account
 
 
 def test_a_visit_costs_the_larger_share_of_its_budgets() -> None:

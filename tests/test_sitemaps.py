@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import sqlite3
 import time
 from contextlib import suppress
@@ -91,8 +92,78 @@ def test_a_broken_one_gives_what_was_whole() -> None:
     whole = urlset("/a", "/b")
     found = read(whole[: whole.index("/b") + 2].encode(), MANY)
     assert found and found.pages == [Entry("/a", 0)] and "broken" in found.error
-    packed = read(gzip.compress(whole.encode())[:20] + b"\xff" * 40, MANY)
-    assert packed is None or packed.error
+
+
+def many_pages(count: int) -> bytes:
+    """A sitemap of pages that look alike, so that wrong bits still make URLs of them."""
+    chance = random.Random(count)
+    colours = ("red", "green", "blue")
+    paths = (
+        f"{SITE}/articles/{chance.choice(colours)}-{chance.randrange(10**6)}-{at}" for at in range(count)
+    )
+    return urlset(*paths).encode()
+
+
+def pages_of(body: bytes) -> list[Entry]:
+    found = read(body, MANY)
+    return found.pages if found else []
+
+
+def test_a_gzip_that_is_cut_short_gives_what_came_before() -> None:
+    body = many_pages(5_000)
+    whole, named_ones = gzip.compress(body), pages_of(body)
+    for left, least in ((len(whole) // 2, 2_000), (len(whole) - 8, 5_000), (len(whole) - 1, 5_000)):
+        found = read(whole[:left], MANY)
+        assert found and len(found.pages) >= least
+        assert found.pages == named_ones[: len(found.pages)]
+        assert found.error == "its gzip is broken: it ends too early"
+
+
+@pytest.mark.parametrize("count", [10, 100, 150])
+def test_a_gzip_with_a_wrong_bit_names_no_page_that_was_not_written(count: int) -> None:
+    body = many_pages(count)
+    whole, named_ones = gzip.compress(body), pages_of(body)
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert set(pages_of(bytes(damaged))) <= set(named_ones), f"bit {bit}"
+
+
+def test_of_a_gzip_the_members_are_taken_that_stand_before_what_is_damaged() -> None:
+    body = many_pages(2_000)
+    half = len(body) // 2
+    first, second = (gzip.compress(part) for part in (body[:half], body[half:]))
+    before = pages_of(body[:half])
+    assert len(before) > 900
+    for behind in (second[:-8] + b"\xff" * 8, second[:500] + b"\xff" * 40 + second[540:], b"<urlset>"):
+        found = read(first + behind, MANY)
+        assert found and found.pages == before
+        assert found.error.startswith("its gzip is broken: ")
+
+
+def test_a_gzip_that_was_named_and_gives_nothing_is_told() -> None:
+    packed = gzip.compress(urlset("/a").encode())[:11]
+    found = read(packed, MANY, is_list=True)
+    assert found == Sitemap([], [], "its gzip is broken: it ends too early")
+    assert read(packed, MANY) is None, "what nobody named may be anything"
+
+
+def test_a_gzip_of_several_members_is_read_to_its_end() -> None:
+    body = urlset(*(f"/{one}" for one in range(1_000))).encode()
+    parts = [gzip.compress(body[at : at + 100]) for at in range(0, len(body), 100)]
+    found = read(b"".join(parts) + bytes(100), MANY)
+    assert found and len(found.pages) == 1_000
+    assert found.error == ""
+    found = read(b"".join(parts), 10_000)
+    assert found and 100 < len(found.pages) < 1_000
+    assert "first 10000 bytes" in found.error
+
+
+def test_a_gzip_of_empty_members_ends_soon() -> None:
+    began = time.process_time()
+    found = read(gzip.compress(b"") * 200_000, MANY, is_list=True)
+    assert found and "its gzip is broken: it has more than" in found.error
+    assert time.process_time() - began < 0.5
 
 
 def test_it_may_not_be_larger_than_its_bound() -> None:
@@ -174,6 +245,12 @@ def test_the_usual_place_may_be_tried(tmp_path: Path) -> None:
     routes = {"/": links(), "/sitemap.xml": Reply(200, XML, urlset("{root}/b")), "/b": links()}
     asked, _ = crawled(tmp_path, routes, SITEMAPS="tried")
     assert asked == {"/", "/sitemap.xml", "/b"}
+
+
+def test_an_index_is_as_deep_as_its_sitemaps_and_their_pages_are_one_deeper(tmp_path: Path) -> None:
+    asked, stored = crawled(tmp_path, ROUTES, MAX_DEPTH=1)
+    assert asked == {"/", "/a", "/b", "/map.xml", "/one.xml", "/two.xml"}
+    assert stored == asked
 
 
 # --- what they tell recheck ---

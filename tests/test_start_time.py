@@ -16,7 +16,7 @@ from tests.farm import Farm
 FIRST_REQUEST_SECONDS = 1.5
 # What our settings and commands may add to Scrapy's own start.
 HELP_SECONDS = 0.5
-TRIES = 3
+TRIES = 10
 HELP_TRIES = 5
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from crawler import states
 from crawler.records import PageState
-from crawler.states import EVENTS, NEXT, SILENT, STATES, Event, IllegalTransition, Life, after, lived
+from crawler.states import EVENTS, NEXT, SILENT, STATES, Event, IllegalTransition, after
+from tests.life import Life, lived
 
 INIT, VISITED, ONCE, TWICE, DEAD = STATES
 EVERY: tuple[PageState | None, ...] = (None, *STATES)

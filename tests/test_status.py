@@ -18,14 +18,16 @@ from crawler.agent.downloader import TurnDownloader
 from crawler.agent.errands import CHECKS
 from crawler.agent.site_check import Permit
 from crawler.agent.site_watch import SiteWatch
+from crawler.sites.asking import AskedPage
 from tests.conftest import MakeDatabase
 from tests.crawling import Place, Run
+from tests.farm import Farm
 from tests.outages import frozen, pass_time, tables_that_go
 from tests.raw_server import Exchange
 from tests.servers import RunningServer, eventually, free_port
 from tests.small_site import Reply, Route, SmallSite, links, moved, text
 from tests.test_healths import Receiver
-from tests.test_works import queue_of
+from tests.test_works import give, queue_of
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -133,7 +135,7 @@ def test_each_kind_of_server_has_its_word(tmp_path: Path) -> None:
         assert by_site.pop(nobody) == ("disconnected", -2, 3)
         assert by_site == {site.site: said for site, said in wanted.items()}
         assert times_asked(sites[2]) == 3, "a late answer is looked at again"
-        assert times_asked(sites[14]) == 0, "what robots.txt forbids is not asked"
+        assert sites[14].paths == ["/robots.txt"], "what robots.txt forbids is not asked"
         assert place.rows("select error from health where status = 200 and health = 'error'") == [
             ("its text has 'ORA-00942'",)
         ]
@@ -297,6 +299,30 @@ def test_loading_alone_tells_too_unless_it_is_not_to(tmp_path: Path) -> None:
         assert found(place) == {site.site: ("normal", 200, 1)}
 
 
+def test_loading_tells_of_a_first_page_that_never_came_whole(tmp_path: Path) -> None:
+    wanted: dict[SmallSite, tuple[Any, ...]] = {
+        OddSite("slow-body", "127.0.2.1"): ("error", -5, 3),
+        OddSite("short-body", "127.0.2.2"): ("error", -8, 3),
+        OddSite("noise", "127.0.2.3"): ("error", -12, 3),
+        OddSite("reset", "127.0.2.4"): ("disconnected", -6, 3),
+    }
+    with town(*wanted) as sites, Place(tmp_path) as place:
+        place.crawl([site.root for site in sites], **QUICK).succeeded()
+        assert found(place) == {site.site: wanted[site] for site in sites}
+        assert place.rows("select distinct seen_by, path from health") == [("traffic", "/")]
+
+
+def test_one_try_of_another_work_is_no_outage(tmp_path: Path) -> None:
+    site = OddSite("", "127.0.2.1", {"/": links()})
+    with town(site), Place(tmp_path) as place:
+        place.crawl([site.root], **QUICK).succeeded()
+        for behave, health in (("reset", "normal"), ("short-body", "error")):
+            site.behave = behave
+            give(place, site.site, "recheck", AskedPage("/", "visited"))
+            place.crawl([], spider="recheck", **QUICK).succeeded()
+            assert found(place)[site.site][0] == health
+
+
 # --- many agents, and what is away ---------------------------------------------------------------------------
 
 
@@ -412,6 +438,13 @@ def test_due_times_survive_the_loss_of_the_queue(place: Place, valkey: RunningSe
         assert times_asked(one) == times_asked(two) == 1
         check(place, [], **where)
         assert times_asked(one) == times_asked(two) == 1, "none is due yet"
+
+
+def test_hundreds_of_sites_are_all_checked_in_one_run(tmp_path: Path) -> None:
+    """They are taken up at the same moment, all on addresses that nobody knew."""
+    with Farm(sites=600, pages=1, kinds=(), names=()) as farm, Place(tmp_path) as place:
+        check(place, list(farm.seeds))
+        assert place.rows("select count(distinct site_id), count(*) from health") == [(600, 600)]
 
 
 def test_the_operators_word_holds_for_checks(tmp_path: Path) -> None:

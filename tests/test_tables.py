@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -392,6 +393,20 @@ def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh:
     with transaction(engine) as connection:
         connection.execute(text("ALTER TABLE pages ADD COLUMN canonical TEXT"))
         connection.execute(text("ALTER TABLE sites ADD COLUMN alias_of TEXT"))
+    migrate(engine)
+    assert check_version(engine) == database.KNOWN[-1]
+
+
+@every_kind
+@pytest.mark.parametrize(("before", "after"), list(pairwise(database.KNOWN)))
+def test_a_migration_that_was_killed_before_it_was_noted_is_gone_through_again(
+    kind: str, before: str, after: str, fresh: OpenFresh
+) -> None:
+    """As MariaDB keeps it: all that the revision makes, and the version of before."""
+    engine = fresh(kind)
+    at_revision(engine, after)
+    with transaction(engine) as connection:
+        connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = :one"), {"one": before})
     migrate(engine)
     assert check_version(engine) == database.KNOWN[-1]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, update
 
-from crawler.records import Check, Page, Visit
+from crawler.records import Check, Health, Page, Visit
 from crawler.store import thinning
 from crawler.store.database import migrate, open_database, transaction
-from crawler.store.tables import checks, fetches, pages, visits
+from crawler.store.tables import checks, fetches, health_changes, pages, visits
 from crawler.store.thinning import DAY_SECONDS, Thinning, histories, turn_key
 from crawler.store.writing import Stored, store
 from tests.conftest import MakeDatabase
@@ -54,7 +54,13 @@ def turn(number: int, days_ago: float) -> Page:
     return Page(path=f"/{number}", fetched_at=at, seq=number, **given)
 
 
-def put(engine: Engine, *turns: Page | Visit | Check) -> None:
+def ill(number: int, at: int) -> Health:
+    """A check that finds a site of its own ill."""
+    given: dict[str, Any] = {"status": 500, "agent": "h-1", "run": "r", "seq": number}
+    return Health(site=f"https://{number}.example", checked_at=at, health="error", **given)
+
+
+def put(engine: Engine, *turns: Page | Visit | Check | Health) -> None:
     with transaction(engine) as connection:
         store(connection, [Stored("1-0", one) for one in turns])
 
@@ -153,6 +159,25 @@ def test_all_histories_are_walked_through_in_one_turn(kind: str, engines: Any, v
         ]
     assert counts == [100, 50, 10], "for ever; half a year; a month, but for the newest"
     assert valkey.client.get(turn_key("lt")) == b"done"
+
+
+@every_kind
+def test_changes_that_were_told_of_go_and_those_that_wait_stay(
+    kind: str, engines: Any, valkey: RunningServer
+) -> None:
+    engine = engines(kind)
+    old = int((time.time() - 40 * DAY_SECONDS) * 1000)
+    put(engine, *(ill(n, old + n) for n in range(1, 41)))
+    with transaction(engine) as connection:
+        many = connection.execute(select(func.count(health_changes.c.id))).scalar()
+        assert many == 40
+        told = health_changes.c.id % 2 == 0
+        connection.execute(update(health_changes).where(told).values(told_at=old))
+    steps(thinning_of(valkey, "one", 0, health_days=30.0), engine)
+    with engine.connect() as connection:
+        waits = connection.execute(select(health_changes.c.told_at).order_by(health_changes.c.id)).scalars()
+        # But for the newest ten.
+        assert [at is None for at in waits] == [True] * 15 + [n % 2 == 1 for n in range(31, 41)]
 
 
 def test_no_days_mean_for_ever(engines: Any, valkey: RunningServer) -> None:

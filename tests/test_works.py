@@ -1,12 +1,13 @@
 """The works beside loading, by real agents: what they ask, what they make of the answers, and when they end.
 
-What they are to ask is packed by the test; how a coordinator packs it is tests/test_packing.py's.
+What they are to ask is packed by the test, but where it is said that a coordinator does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -15,13 +16,15 @@ from typing import Any
 import pytest
 import redis.asyncio
 
+from crawler.agent.agent import PACKING_SECONDS
 from crawler.records import Work
 from crawler.sites.asking import DIGEST_BYTES, AskedPage, Asking, pack
 from crawler.sites.queue import SiteQueue
 from crawler.store.server import Server
 from tests.crawling import Place
-from tests.queue_driver import queue_options
-from tests.small_site import Reply, SmallSite, links, text
+from tests.queue_driver import driver, queue_options
+from tests.servers import RunningServer, eventually, free_port
+from tests.small_site import Reply, SmallSite, links, moved, text
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -104,9 +107,10 @@ def test_revive_asks_the_silent_and_takes_in_what_was_never_loaded(tmp_path: Any
             "/dead": ("no_response_2", 2),
         }
         assert asks(place) == [("dead", "silent", 404)]
-        assert "revive: sites are due in a later run" in run.err
         with queue_of(place) as queue:
             ((site, due_ms, _),) = queue.due("revive", 9)
+            tomorrow = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(due_ms / 1000))
+            assert f"revive: sites are due in a later run: {site} from {tomorrow}" in run.err
             assert (site, queue.packet(site, "revive")) == (web.site, b"")
             assert 0.9 * DAY_MS < due_ms - queue.server_seconds() * 1000 < 1.1 * DAY_MS
 
@@ -207,6 +211,53 @@ def test_robots_holds_for_works_too(tmp_path: Any) -> None:
         assert lives(place)["/a"] == ("visited", 0)
 
 
+def ask_a(place: Place, web: SmallSite, robots: Reply, work: Work = "recheck", **given: Any) -> None:
+    """The page /a is loaded, and asked again when robots.txt is that."""
+    web.routes["/a"] = links()
+    place.crawl([web.root]).succeeded()
+    web.routes["/robots.txt"] = robots
+    give(place, web.site, work, AskedPage("/a", "visited"))
+    web.log.clear()
+    place.crawl([], spider=work, **given).succeeded()
+
+
+def test_a_robots_txt_whose_redirect_leads_nowhere_says_nothing_of_the_pages(tmp_path: Any) -> None:
+    with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
+        ask_a(place, web, moved(f"http://127.0.1.9:{free_port()}/robots.txt"))
+        assert web.paths == ["/robots.txt"]
+        assert asks(place) == [("a", "delayed", -13)]
+        assert lives(place)["/a"] == ("visited", 0)
+        assert place.rows("select count(*) from health where health = 'disconnected'") == [(0,)]
+
+
+@pytest.mark.parametrize("work", ["recheck", "revive"])
+def test_a_robots_txt_that_is_silent_behind_a_redirect_within_its_site_is_the_sites_silence(
+    tmp_path: Any, work: Work
+) -> None:
+    with SmallSite({"/": links("/a"), "/rules": text("", seconds=60)}) as web, Place(tmp_path) as place:
+        ask_a(place, web, moved("/rules"), work, HEAD_TIMEOUT_SECONDS=1)
+        assert web.paths == ["/robots.txt", "/rules"]
+        assert asks(place) == [("a", "silent", -4)]
+        assert ("disconnected", -4) in place.rows("select health, status from health")
+
+
+@pytest.mark.parametrize(
+    ("robots", "seconds"),
+    [(Reply(429, {"Retry-After": "300"}), 300), (Reply(503, {"Retry-After": "5"}), 60), (Reply(500), 60)],
+)
+def test_a_robots_txt_that_asks_for_a_rest_gets_it_from_every_work(
+    tmp_path: Any, robots: Reply, seconds: int
+) -> None:
+    with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
+        ask_a(place, web, robots)
+        assert web.paths == ["/robots.txt"]
+        assert asks(place) == [("a", "delayed", robots.status)]
+        with queue_of(place) as queue:
+            ((site, until_ms, _),) = queue.due("site", 9)
+            assert site == web.site
+            assert 0.5 * seconds < until_ms / 1000 - queue.server_seconds() <= 1.1 * seconds
+
+
 def test_one_agent_does_several_works_and_ends_when_nothing_is_due(tmp_path: Any) -> None:
     with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
         web.routes["/a"] = Reply(404)
@@ -227,6 +278,40 @@ def test_the_queue_shows_due_times_for_every_work(tmp_path: Any) -> None:
         give(place, web.site, "recheck", AskedPage("/", "visited"), due_ms=4_000_000_000_000)
         shown = json.loads(place.run("queue", "show", "--json").succeeded().out)
         assert shown["due"]["recheck"] == {"sites": 1, "next_ms": 4_000_000_000_000}
-        assert "recheck" in place.run("queue", "show").succeeded().out
+        assert "due   recheck: 1 site at 2096-" in place.run("queue", "show").succeeded().out
         details = json.loads(place.run("site", "show", web.site, "--json").succeeded().out)
         assert details["due_ms"]["recheck"] == 4_000_000_000_000
+
+
+# --- packed by a coordinator ---
+
+# Pages are due by the time that the next run has begun.
+SOON = {"RECRAWL_MODE": "interval", "RECHECK_INTERVAL_SECONDS": 1, "REVIVE_FIRST_SECONDS": 1}
+
+
+@pytest.mark.parametrize(
+    ("work", "path", "told"), [("recheck", "/", "unchanged"), ("revive", "/gone", "silent")]
+)
+def test_what_is_due_is_waited_for_until_it_is_packed(
+    tmp_path: Any, work: Work, path: str, told: str
+) -> None:
+    with SmallSite({"/": links("/gone")}) as web, Place(tmp_path) as place:
+        place.crawl([web.root], **SOON).succeeded()
+        ((loaded_ms,),) = place.rows("select max(fetched_at) from pages")
+        eventually(lambda: time.time() * 1000 > loaded_ms + 1000, "all pages are due")
+        web.log.clear()
+        place.crawl([], spider=work, **SOON).succeeded()
+        assert web.paths[:2] == ["/robots.txt", path]
+        assert asks(place)[0][:2] == (path[1:], told)
+
+
+def test_an_agent_ends_where_nobody_packs_what_is_due(tmp_path: Any, valkey: RunningServer) -> None:
+    with Place(tmp_path) as place, driver(valkey) as queue:
+        queue.join("other", {"works": ["site"]})
+        queue.add("https://a.example")
+        queue.leave("other", queue.take_one("other"), "finished")
+        queue.plan_work("https://a.example", "recheck", 1)
+        began = time.monotonic()
+        run = place.crawl([], spider="recheck", REDIS_URL=valkey.url).succeeded()
+        assert time.monotonic() - began > PACKING_SECONDS
+        assert "recheck: sites are due in a later run: https://a.example" in run.err

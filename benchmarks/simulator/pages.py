@@ -39,7 +39,6 @@ class Kind:
     signals: float = 0.0  # share of pages whose changes are signalled
     recall: float = 0.0  # of those, share of changes with a signal
     alarms: float = 0.0  # and false signals for each change
-    regular: bool = False  # pages change at exact intervals, not at random
 
 
 S1 = Kind(pages=6000, hosts=60, days=14, measured_days=7)
@@ -145,7 +144,6 @@ class _Run:
         # The first change since the last visit; none: infinite.
         self.missed = self.last + self._until_change(np.arange(len(self.last)))
         self.missed[self.missed > 0] = np.inf
-        self.due = self._until_change(np.arange(len(self.last))) * self.random.random(len(self.last))
         self.reach = np.cumsum(world.rate)
         self.spent = 0.0
         self.rest = 0.0
@@ -171,21 +169,12 @@ class _Run:
 
     def _change(self, period: int) -> None:
         """What changes in the period before this one."""
-        pages = self._regular(period) if self.world.kind.regular else self._random()
+        changes = self.random.poisson(self.reach[-1])
+        pages = np.searchsorted(self.reach, self.random.random(changes) * self.reach[-1])
         when = period - self.random.random(len(pages))
         np.minimum.at(self.missed, pages, when)
         if self.world.kind.signals:
             self._signal(period, pages)
-
-    def _random(self) -> np.ndarray:
-        return np.searchsorted(
-            self.reach, self.random.random(self.random.poisson(self.reach[-1])) * self.reach[-1]
-        )
-
-    def _regular(self, period: int) -> np.ndarray:
-        pages = np.flatnonzero(self.due <= period)
-        self.due[pages] += 1 / self.world.rate[pages]
-        return pages
 
     def _signal(self, period: int, changed: np.ndarray) -> None:
         kind = self.world.kind

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from crawler import engine, records
-from crawler.agent import breaker, robots
+from crawler.agent import breaker, robots, works
 from crawler.agent.answers import LONGEST_REST_SECONDS
 from crawler.agent.checking import CHECKING, Checking
 from crawler.agent.daily import DailyCaps, Days
@@ -38,7 +38,7 @@ from crawler.agent.slots import Slot
 from crawler.agent.stream_watch import StreamWatch
 from crawler.records import WORKS
 from crawler.sites import connection
-from crawler.sites.queue import SiteQueue
+from crawler.sites.queue import BrokenRecordError, SiteQueue
 from crawler.sites.scope import Scope
 
 if TYPE_CHECKING:
@@ -64,6 +64,9 @@ INLET_SECONDS = 1.0
 PARTING_SECONDS = 15.0
 # A rest is up to this share longer than its rule says.
 REST_SPREAD = 0.1
+# How long an agent without a site waits for what is due to be packed: a coordinator has to start, and to store all that
+# came before.
+PACKING_SECONDS = 10.0
 # Sites named in the last lines that are due later.
 NAMED_AT_THE_END = 10
 
@@ -117,6 +120,7 @@ class Agent:
         self.leasing.elsewhere = self.checking.holds
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
         self._tie = itertools.count()
+        self._last_in_hand = 0.0  # loop's time at which there was a site last; at first, of the first look
         self._stream = StreamWatch(options.stream_max_records, options.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
@@ -137,6 +141,9 @@ class Agent:
             self._give_up("prefix_taken", str(error))
             return
         except (RedisError, OSError) as error:
+            if isinstance(error, RedisError) and connection.is_of_wrong_kind(error):
+                self._give_up("queue_broken", connection.explained(self.crawler.settings, error))
+                return
             where = connection.told(self.crawler.settings)
             self._give_up("redis_away", f"REDIS_URL {where} does not answer: {error}")
             return
@@ -187,7 +194,9 @@ class Agent:
                 await self.seeding.queue_met()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
-            except (RedisError, OSError, NotKeptError):
+            except (RedisError, OSError, NotKeptError) as error:
+                if connection.is_of_wrong_kind(error):
+                    raise
                 await asyncio.sleep(back_off.next())
             else:
                 return
@@ -197,7 +206,9 @@ class Agent:
         await self.queue.tell([self.session.author.numbered(moment)])
 
     def _give_up(self, reason: str, why: str) -> None:
-        """Close the crawl with this reason; the engine's own end (`ended`) would call it finished."""
+        """Close the crawl with this reason or an earlier one; the engine's own end (`ended`) would call it finished."""
+        if self._closing:
+            return
         logger.error("%s", why)
         self._closing = asyncio.ensure_future(engine.close(self.crawler, reason))
 
@@ -209,6 +220,10 @@ class Agent:
             await self.session.keep(loop)
         except NoContactError as error:
             self._give_up("no_contact", str(error))
+        except BrokenRecordError as error:
+            self._give_up("queue_broken", str(error))
+        except RedisError as error:
+            self._give_up("queue_broken", connection.explained(self.crawler.settings, error))
         except Exception:
             logger.exception("the agent met what it has no answer to")
             self._give_up("agent_failed", "the agent cannot go on")
@@ -277,9 +292,12 @@ class Agent:
                 await asyncio.wait_for(self.seeding.given.wait(), INLET_SECONDS)
 
     async def _lease_loop(self) -> None:
+        self._last_in_hand = asyncio.get_running_loop().time()
         while not self.session.stopping.is_set():
             self.leasing.asks.clear()
             got = 0 if self.outbox.full else await self.leasing.lease()
+            if self.leasing:
+                self._last_in_hand = asyncio.get_running_loop().time()
             if not got and await self._nothing_left():
                 await self._finish()
                 return
@@ -423,7 +441,9 @@ class Agent:
         if work == LOADING:
             depth = await self.queue.depth()
             return depth.open > 0 or (depth.coordinated > 0 and await self.queue.reopening() > 0)
-        return await self.queue.due_now(work) > 0
+        idle = asyncio.get_running_loop().time() - self._last_in_hand
+        waits = works.is_packed(work) and idle < PACKING_SECONDS
+        return await self.queue.due_now(work, unpacked=waits) > 0
 
     async def _finish(self) -> None:
         """Say what is left for later, and let the engine end."""
@@ -443,7 +463,9 @@ class Agent:
         if depth.later:
             waiting = await self.queue.due("site", NAMED_AT_THE_END)
             logger.info(
-                "%d sites wait until later and go on in the next run: %s", depth.later, _listed(waiting)
+                "%d sites wait until later and go on in the next run: %s",
+                depth.later,
+                _listed("until", waiting),
             )
         if depth.paused:
             logger.info("%d sites are paused and stay so", depth.paused)
@@ -454,7 +476,7 @@ class Agent:
         """What the works beside loading will have to do later."""
         for work in self.works:
             if work != LOADING and (waiting := await self.queue.due(work, NAMED_AT_THE_END)):
-                logger.info("%s: sites are due in a later run: %s", work, _listed(waiting))
+                logger.info("%s: sites are due in a later run: %s", work, _listed("from", waiting))
 
 
 def _days(given: Options, queue: SiteQueue, session: Session) -> Days | None:
@@ -471,8 +493,16 @@ def _works(crawler: Crawler, options: Options) -> tuple[Work, ...]:
     return tuple(sorted(named, key=lambda work: (work == LOADING, WORKS.index(work))))
 
 
-def _listed(waiting: list[tuple[str, int, str]]) -> str:
+def _listed(word: str, waiting: list[tuple[str, int, str]]) -> str:
+    """Each with its time, `until` or `from` which it is."""
     return "; ".join(
-        f"{site} until {time.strftime('%H:%M:%S', time.localtime(due / 1000))}" + (f" ({why})" if why else "")
+        f"{site} {word} {_clock_time(due / 1000)}" + (f" ({why})" if why else "")
         for site, due, why in waiting
     )
+
+
+def _clock_time(at: float) -> str:
+    """Of today without its date."""
+    then, today = time.localtime(at), time.localtime()
+    same = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M:%S", then)

@@ -1,7 +1,7 @@
 """What an answer means for its page and its site: pure rules, one place.
 
 A page's turn ends (`stored`, `redirected`, `failed`), or it gets another one; a site that is overloaded or
-asks for patience (429, 503, Retry-After) rests as a whole.
+asks for a rest (429, 503, Retry-After) rests as a whole.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import time
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Literal, NamedTuple
+
+from crawler.health import ASKS_FOR_REST
 
 Verdict = Literal["stored", "redirected", "failed", "again"]
 
@@ -33,7 +35,7 @@ def meaning(status: int, retry_after: str, tries: int, max_tries: int, strikes: 
         return Meaning("stored")
     if status in REDIRECTS:
         return Meaning("redirected")
-    if status in (429, 503):
+    if status in ASKS_FOR_REST:
         rest = seconds_asked(retry_after)
         rest = rest_of(strikes) if rest is None else min(rest, LONGEST_REST_SECONDS)
         return Meaning("again" if tries < max_tries else "failed", rest)

@@ -54,6 +54,8 @@ ENROL_SECONDS = 5.0
 OTHER_FILES = 256
 # A site whose address has no place is asked again after this, one that was not asked at all as well.
 AGAIN_SECONDS = 1.0
+# Places on addresses asked for at a time: the client has a hundred connections, and refuses who wants one more.
+PLACES_AT_A_TIME = 32
 
 
 class Checking:
@@ -90,6 +92,7 @@ class Checking:
         self._enough = asyncio.Event()  # so many are done that they should not wait for their time
         self._free = asyncio.Event()  # a slot has come free
         self._enrol_at = 0.0
+        self._placing = asyncio.Semaphore(PLACES_AT_A_TIME)
         self._losses = 0  # how often all leases were lost
         # A lease call is to come or under way: what it gives is in nobody's list.
         self._asking = True
@@ -178,11 +181,12 @@ class Checking:
 
     async def _check(self, leased: Leased, permit: str, day: SiteDay | None, losses: int) -> None:
         loop, began = asyncio.get_running_loop(), self._session.server_time()
+        override = self._overrides.of(leased.site)
         check = SiteCheck(
             self._asker,
             leased.site,
-            self._dress(leased.site),
-            self._delay_of(leased.site),
+            Dress(leased.site, override, self._user_agent),
+            override.delay_or(self._delay),
             Permit.read(permit),
             partial(self._may_send, losses),
             day,
@@ -216,13 +220,6 @@ class Checking:
         if len(self._done) >= HAND_IN_AT_A_TIME:
             self._enough.set()
 
-    def _dress(self, site: str) -> Dress:
-        return Dress(site, self._overrides.of(site), self._user_agent)
-
-    def _delay_of(self, site: str) -> float:
-        delay = self._overrides.of(site).delay_seconds
-        return self._delay if delay is None else delay
-
     async def _has_place(self, leased: Leased) -> bool:
         """Take a place on the site's address, where the lease has not; True where it has none: the check will tell."""
         try:
@@ -232,7 +229,8 @@ class Checking:
         if address == leased.address:
             return True
         try:
-            return await self._queue.locate(self._session.name, leased, address)
+            async with self._placing:
+                return await self._queue.locate(self._session.name, leased, address)
         except StaleLeaseError:
             return False
 

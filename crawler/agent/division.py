@@ -9,18 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from crawler.options import OptionError
 from crawler.records import Work
 
 LOADING: Work = "site"
 
 
 class Division:
-    """The division of `slots` among `works`; `fixed` are the slots of works that have their own."""
+    """The division of `slots` among `works`; `fixed` are the slots of works that have their own.
+
+    OptionError where these leave none for the other works.
+    """
 
     def __init__(self, slots: int, works: tuple[Work, ...], fixed: Mapping[Work, int]) -> None:
         self.loading_waits = False  # sites wait that could be loaded
         self._fixed = {work: many for work, many in fixed.items() if work in works}
-        self._shared = max(0, slots - sum(self._fixed.values()))
+        needed = sum(self._fixed.values()) + (len(self._fixed) < len(works))
+        if slots < needed:
+            raise OptionError(
+                f"WORK_SLOTS is {dict(fixed)} and SITE_SLOTS is {slots}; wanted SITE_SLOTS of {needed} or more for "
+                f"{', '.join(works)}"
+            )
+        self._shared = slots - sum(self._fixed.values())
         # Of these, what the works beside loading may have while it has sites: one at least, if there are two.
         self._most_beside = max(self._shared // 4, min(1, self._shared // 2))
         self._loads = LOADING in works

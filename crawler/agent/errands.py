@@ -66,12 +66,16 @@ class Errand:
         """Whether it fetches robots.txt."""
         return self.turn is None and not self.own
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another site is asked: a redirect of robots.txt may lead there."""
+        return not self.url.startswith(f"{self.slot.site}/")
+
     def begin(self, request: Request) -> None:
         """The request is on its way."""
         self.under_way = True
         self.url, self.headers = request.url, request.headers
-        # A redirect of robots.txt may lead to another site.
-        self.patience = self.slot.patience if self.url.startswith(f"{self.slot.site}/") else None
+        self.patience = None if self.elsewhere else self.slot.patience
         self.slot.in_flight += 1
 
     def end(self) -> bool:

@@ -8,10 +8,9 @@ pages; whoever wants to fetch is told by `settle`.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +209,7 @@ class Leasing:
     async def _slot_to_load(self, leased: Leased) -> Slot:
         entries, paths, budget = await self._checkpoint(leased)
         frontier = self._frontier(leased.site, entries, budget)
-        frontier.add(_split(paths) if paths else ("/",), 0)
+        frontier.add(_given(leased.site, paths) or ("/",), 0)
         return self._slot(leased, frontier, len(paths))
 
     async def _slot_for(self, leased: Leased) -> Slot:
@@ -231,7 +230,7 @@ class Leasing:
 
     def _slot(self, leased: Leased, frontier: Frontier, paths_seen: int) -> Slot:
         override = self._overrides.of(leased.site)
-        delay = self._delay if override.delay_seconds is None else override.delay_seconds
+        delay = override.delay_or(self._delay)
         dress = Dress(leased.site, override, self._user_agent)
         slot = Slot(leased, frontier, paths_seen, dress, delay, override.connections, delay=delay)
         slot.probe_pages = PROBE_PAGES if leased.probe else None
@@ -385,12 +384,22 @@ class Leasing:
             raise
         if slot.lost:
             return
-        slot.frontier.add(_split(paths), 0)
+        slot.frontier.add(_given(slot.site, paths), 0)
         slot.paths_seen = len(paths)
         slot.ending, slot.checkpointed = None, False
         self._settle(slot)
 
 
-def _split(given: list[str]) -> Iterator[str]:
-    """The paths in what was given for a site from outside, batch by batch."""
-    return itertools.chain.from_iterable(text.split("\n") for text in given)
+def _given(site: str, batches: list[str]) -> list[str]:
+    """The paths in what was given for a site from outside; what is none is left out and told in one line."""
+    words = [word for batch in batches for word in batch.split("\n")]
+    paths = [word for word in words if word.startswith("/")]
+    if len(paths) < len(words):
+        bad = next(word for word in words if not word.startswith("/"))
+        logger.warning(
+            "%s: %d of the paths given for it are none and left out, the first is %.100r; wanted /…",
+            site,
+            len(words) - len(paths),
+            bad,
+        )
+    return paths

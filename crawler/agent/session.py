@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler import records
+from crawler.sites import connection
 from crawler.sites.queue import Renewed, SessionGoneError, SiteQueue
 
 if TYPE_CHECKING:
@@ -171,7 +172,10 @@ class Session:
     # --- loops ---
 
     async def keep(self, loop: Loop) -> None:
-        """Run a loop until it ends or the agent stops: a server that is away is waited for; other errors are raised."""
+        """Run a loop until it ends or the agent stops: a server that is away is waited for; other errors are raised.
+
+        A key of the wrong kind is none that time makes ours again: that RedisError is raised as well.
+        """
         # Well within the one lease time that the first to return gives everybody.
         back_off = BackOff(min(LONGEST_BACK_OFF_SECONDS, self._options.lease_seconds / 3))
         while not self.stopping.is_set():
@@ -181,6 +185,8 @@ class Session:
             except SessionGoneError:
                 await self._rejoin()
             except (RedisError, OSError) as error:
+                if connection.is_of_wrong_kind(error):
+                    raise
                 self.say_away(error)
                 await self.pause(back_off.next())
 

@@ -1,7 +1,7 @@
 """One check of one site (paper 002): its robots.txt where that is not known, its first page, and what it leads to.
 
 Asks as politely as loading does: robots.txt first and obeyed, the pause between two requests, no try more than
-STATUS_TRIES, none at all of a site that asks for patience. What it met is judged by crawler.health. It knows nothing of
+STATUS_TRIES, none at all of a site that asks for a rest. What it met is judged by crawler.health. It knows nothing of
 leases and Redis; it never raises for what a site does.
 """
 
@@ -19,6 +19,7 @@ from scrapy.http import Response, TextResponse
 
 from crawler import engine
 from crawler.agent import links, robots
+from crawler.agent.answers import REDIRECTS
 from crawler.agent.errands import CHECKS, KEY, PAGE_META, Question
 from crawler.agent.errors import OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.agent.visits import note_times
@@ -133,10 +134,11 @@ class SiteCheck:
 
     async def run(self) -> Found:
         """Ask, and judge; NotAskedError where the lease may have run out, or the site's day is used up."""
+        read: Met | None = None
         if not self._knows_permit() or self._options.status_depth:
-            unread = await self._read_robots()
-            if unread is not None:
-                return Found(self._told([self._judged(unread)]), None)
+            read = await self._read_robots()
+            if self._rules is None:
+                return Found(self._told([self._judged(read)]), None)
         assert self._permit is not None
         self.delay = max(self._least_delay, self._permit.delay)
         window = self._rules.window if self._rules else None
@@ -145,7 +147,7 @@ class SiteCheck:
         if "/" in self._permit.paths:
             met = await self._ask_pages()
         else:
-            met = [self._judged(await self._ask_robots())]
+            met = [self._robots_alone(read or await self._ask_robots())]
         # Without the hours of its visits a permit would be half of what robots.txt says.
         return Found(self._told(met), self._permit if window is None else None)
 
@@ -159,9 +161,9 @@ class SiteCheck:
             and permit.agent == self._dress.user_agent
         )
 
-    async def _read_robots(self) -> Met | None:
-        """Know what may be asked; what was met where nothing may be, since robots.txt cannot be had."""
-        met = await self._tried("/robots.txt", self._robots_once)
+    async def _read_robots(self) -> Met:
+        """Know what may be asked; `_rules` stay None where nothing may be, since robots.txt cannot be had."""
+        met = await self._ask_robots()
         body = met.response.body if met.response is not None else b""
         rules = robots.rules(met.status, body, self._dress.user_agent, self._options.robots_max_bytes)
         if not rules.available:
@@ -171,7 +173,7 @@ class SiteCheck:
         until = self._asker.server_time() + self._options.robots_lifetime_seconds
         paths = ("/",) if self._rules_allow("/") else ()
         self._permit = Permit(until, asked, self._dress.user_agent, paths)
-        return None
+        return met
 
     def _rules_allow(self, path: str) -> bool:
         return self._rules is not None and self._rules.allows(self._site + path, self._dress.user_agent)
@@ -181,12 +183,15 @@ class SiteCheck:
         assert self._permit is not None
         if path in self._permit.paths:
             return True
-        if self._rules is None and await self._read_robots() is not None:
-            return False
+        if self._rules is None:
+            await self._read_robots()
         allowed = self._rules_allow(path)
         if allowed and len(path) <= LONGEST_KEPT:
             self._permit = self._permit._replace(paths=(*self._permit.paths, path)[:HOPS])
         return allowed
+
+    async def _ask_robots(self) -> Met:
+        return await self._tried("/robots.txt", self._robots_once)
 
     async def _robots_once(self, path: str) -> Met:
         met = await self._fetch(path, self._site + path)
@@ -197,12 +202,11 @@ class SiteCheck:
             met = await self._fetch(path, "".join(place))
         return met
 
-    async def _ask_robots(self) -> Met:
-        """Nothing but robots.txt may be asked: that it answers is all that can be known."""
-        met = await self._tried("/robots.txt", self._robots_once)
+    def _robots_alone(self, met: Met) -> Met:
+        """The verdict where nothing but robots.txt may be asked: that it answers is all that can be known."""
         if met.status >= 0 and met.status < 500 and met.status != 429:
             met.status = ROBOTS_DENIED
-        return met
+        return self._judged(met)
 
     # --- pages ---
 
@@ -297,7 +301,7 @@ class SiteCheck:
 
     def _redirected(self, met: Met) -> tuple[str, str] | None:
         location = met.response.headers.get("Location") if met.response is not None else None
-        if met.status not in (301, 302, 303, 307, 308) or not location or met.response is None:
+        if met.status not in REDIRECTS or not location or met.response is None:
             return None
         return links.target(met.response.url, location.decode("latin-1"), self._asker.max_url_length)
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from crawler.health import health_of
+from crawler.health import ASKS_FOR_REST, health_of
 
 if TYPE_CHECKING:
     from crawler.records import SiteHealth
 
 _OF_THE_SITE: Final = ("/", "/robots.txt")
-_ASKS_FOR_PATIENCE: Final = frozenset({429, 503})
 
 
 class SiteWatch:
@@ -45,6 +44,6 @@ class SiteWatch:
         if 200 <= status < 400:
             self._late = self._late + 1 if verdict == "delayed" else 0
             return verdict if self._late in (0, self._pages) or self._late > self._pages else None
-        if path in _OF_THE_SITE or status in _ASKS_FOR_PATIENCE:
+        if path in _OF_THE_SITE or status in ASKS_FOR_REST:
             return verdict
         return None

@@ -3,8 +3,8 @@
 Also gzipped, and as plain text where a robots.txt names it. What a site says of how often a page changes, or how much
 it matters, is not read: few mean it, and what a page's visits tell is better (docs/decisions/0008-recheck.md).
 
-Takes any bytes without raising, within so many unpacked; a broken file gives what was whole before it broke. No entity
-is resolved and nothing is fetched.
+Takes any bytes without raising, within so many unpacked; a broken file gives what was whole before it broke, and a gzip
+whose sum is wrong nothing of what is summed. No entity is resolved and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ MOST_URLS: Final = 50_000
 MOST_MAPS: Final = 500
 # Bytes in which a sitemap's root is looked for.
 HEAD_BYTES: Final = 4096
+# Bytes of a gzip that are unpacked in one go: of what is left of them at a member's end zlib makes a copy.
+PIECE_BYTES: Final = 4096
+# Parts that a gzip may be put together of.
+MOST_MEMBERS: Final = 10_000
 # Where so large a share of so many URLs has the very same time, it says when the file was made, and not the pages.
 STAMPED_SHARE, STAMPED_FROM = 0.9, 10
 
 _GZIP: Final = b"\x1f\x8b"
+_PADDING: Final = re.compile(rb"\0*+")
 _ROOT: Final = re.compile(rb"<(?:[\w-]+:)?(?:urlset|sitemapindex|feed|rss)\b")
 _NAMED: Final = re.compile(rb"^[^\S\n]*+site-?map[^\S\n]*+:[^\S\n]*+(\S++)", re.I | re.M)
 _LINE: Final = re.compile(rb"^[^\S\n]*+(https?://\S++)[^\S\n]*+$", re.I | re.M)
@@ -62,10 +67,11 @@ def read(body: bytes, most_bytes: int, *, is_list: bool = False) -> Sitemap | No
     data, error = _unpacked(body, most_bytes)
     if _ROOT.search(data[:HEAD_BYTES]):
         return _of_xml(data, error)
-    if not is_list or b"<" in data[:HEAD_BYTES]:
+    if not is_list:
         return None
-    pages = [Entry(found[1].decode("utf-8", "replace"), 0) for found in _upto(_LINE.finditer(data))]
-    return Sitemap(pages, [], error) if pages else None
+    lines = () if b"<" in data[:HEAD_BYTES] else _upto(_LINE.finditer(data))
+    pages = [Entry(found[1].decode("utf-8", "replace"), 0) for found in lines]
+    return Sitemap(pages, [], error) if pages or error else None
 
 
 def may_be(body: bytes, content_type: str) -> bool:
@@ -94,14 +100,51 @@ def told(pages: list[Entry]) -> list[Entry]:
 
 def _unpacked(body: bytes, most: int) -> tuple[bytes, str]:
     """The file's bytes, at most so many, and why some are missing."""
-    if not body.startswith(_GZIP):
-        return (body, "") if len(body) <= most else (body[:most], f"only its first {most} bytes are read")
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    try:
-        data = unpacker.decompress(body, most)
-    except zlib.error as error:
-        return b"", f"its gzip is broken: {error}"
-    return data, f"only its first {most} bytes are read" if unpacker.unconsumed_tail else ""
+    data, error = _inflated(body, most + 1) if body.startswith(_GZIP) else (body, "")
+    return (data, error) if len(data) <= most else (data[:most], f"only its first {most} bytes are read")
+
+
+def _inflated(body: bytes, most: int) -> tuple[bytes, str]:
+    """What a gzip holds, at most so many bytes, and why some are missing.
+
+    Of a damaged member nothing is taken, since it is told of the whole at its end: until then zlib makes text of wrong
+    bits, and so URLs that nobody named. Of one that is merely cut short all that is there is taken.
+    """
+    unpacked, at = io.BytesIO(), 0
+    for _ in range(MOST_MEMBERS):
+        begun = unpacked.tell()
+        try:
+            at = _inflate_member(body, at, most, unpacked)
+        except EOFError as cut:
+            return unpacked.getvalue(), f"its gzip is broken: {cut}"
+        except zlib.error as damaged:
+            unpacked.truncate(begun)
+            return unpacked.getvalue(), f"its gzip is broken: {damaged}"
+        if unpacked.tell() == most or _PADDING.fullmatch(body, at):
+            return unpacked.getvalue(), ""
+    return unpacked.getvalue(), f"its gzip is broken: it has more than {MOST_MEMBERS} members"
+
+
+def _inflate_member(body: bytes, at: int, most: int, into: io.BytesIO) -> int:
+    """Write what the member at `at` holds, until there are `most` bytes in all; where the next one begins.
+
+    zlib.error: it is damaged, of what was written as well; EOFError: it is cut short, what was written is right.
+    """
+    unpacker, begun = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), into.tell()
+    while not unpacker.eof and into.tell() < most:
+        packed = body[at : at + PIECE_BYTES]
+        if not packed:
+            if _is_size_of(body[-4:], into.tell() - begun):
+                raise zlib.error("its end is not found")
+            raise EOFError("it ends too early")
+        into.write(unpacker.decompress(packed, most - into.tell()))
+        at += len(packed) - len(unpacker.unused_data)
+    return at
+
+
+def _is_size_of(last: bytes, unpacked: int) -> bool:
+    """Whether a member's last bytes tell about so many: it is all there then, but wrong bits hid its end."""
+    return unpacked / 2 <= int.from_bytes(last, "little") <= unpacked * 2
 
 
 def _of_xml(data: bytes, error: str) -> Sitemap:

@@ -97,7 +97,19 @@ class Visits:
         )
 
     def next_request(self, slot: Slot) -> Request | None:
-        """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled."""
+        """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled.
+
+        Raises nothing: an error costs the page whose turn it is, or the site's lease where it is no page's.
+        """
+        try:
+            return self._next_request(slot)
+        except Exception as error:
+            words = in_one_line(error)
+            _say(f"{slot.site}: no request could be made: {words}", error)
+            self._agent.park(slot, words)
+            return None
+
+    def _next_request(self, slot: Slot) -> Request | None:
         if slot.day is not None and self._used_up(slot, slot.day):
             return None
         if slot.given_up:
@@ -115,7 +127,14 @@ class Visits:
         if turn is None:
             self._agent.settle(slot)
             return None
-        return self._start(slot, self._page_request(slot, turn))
+        try:
+            return self._start(slot, self._page_request(slot, turn))
+        except Exception as error:
+            words = in_one_line(error)
+            _say(f"{slot.site}: {turn.path!r} cannot be asked for: {words}", error)
+            self._fail(slot, turn, OTHER, words, {})
+            self._agent.settle(slot)
+            return None
 
     def _begin(self, slot: Slot, packed: bytes) -> None:
         self._works[slot.leased.work].begin(slot, packed)
@@ -243,9 +262,8 @@ class Visits:
         if not errand.end():
             return
         slot = errand.slot
-        self._heard(slot)
         slot.dress.take_in(response)
-        if not slot.robots_hop:
+        if not errand.elsewhere:
             self._note_load(slot, refused=answers.is_refusal(response.status))
         location = response.headers.get("Location")
         if response.status in answers.REDIRECTS and location and slot.robots_hops < ROBOTS_HOPS:
@@ -255,6 +273,8 @@ class Visits:
                 slot.robots_hop = "".join(place)
                 self._agent.settle(slot)
                 return
+        # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
+        self._heard(slot)
         rest = answers.seconds_asked((response.headers.get("Retry-After") or b"").decode("latin-1"))
         self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
@@ -267,7 +287,7 @@ class Visits:
         if isinstance(error, NotSent):
             self._agent.settle(slot)
             return
-        if isinstance(error, DownloadTimeoutError) and not slot.robots_hop:
+        if isinstance(error, DownloadTimeoutError) and not errand.elsewhere:
             self._note_load(slot, refused=True)
         if isinstance(error, NotDecoded) and slot.robots_hops < ROBOTS_HOPS and slot.live:
             # It comes as it is when it is asked for again, and its rules are too much to do without.
@@ -275,30 +295,23 @@ class Visits:
             slot.robots_hop = errand.url
             self._agent.settle(slot)
             return
-        status = status_code_of(error)
-        if isinstance(error, AddressRefused) and slot.robots_hop:
-            # The pages lie elsewhere: nobody refuses those, so the rules are merely out of reach.
+        if errand.elsewhere:
+            # Another's silence, or another's address that nobody may visit: the pages lie here.
             status = OTHER
-        elif isinstance(error, AddressRefused):
-            logger.warning("%s; --again walks it anew then", error)
+        else:
+            status = status_code_of(error)
+            if isinstance(error, AddressRefused):
+                logger.warning("%s; --again walks it anew then", error)
         self._obey(slot, status, b"", in_one_line(error))
 
     def _obey(self, slot: Slot, status: int, body: bytes, what: str, rest: float | None = None) -> None:
-        hop, slot.robots_hop, slot.robots_hops = slot.robots_hop, "", 0
+        slot.robots_hop, slot.robots_hops = "", 0
         if not slot.live:
             self._agent.settle(slot)
             return
         rules = robots.rules(status, body, slot.dress.user_agent, self._options.robots_max_bytes)
-        work = self._works.get(slot.leased.work)
-        if not rules.available and work and work.shut(slot, status, what):
-            slot.rules = None
-        elif not rules.available and breaker.shuts(status) and not hop:
-            slot.rules = None
-            self._trip(slot, status, what)
-        elif not rules.available:
-            slot.rules = None
-            self._watch(slot, "/robots.txt", status, {}, slot.frontier.strikes + 1, what)
-            self._agent.rest(slot, max(rest or 0.0, answers.rest_of(slot.frontier.strikes)), what)
+        if not rules.available:
+            self._do_without_rules(slot, status, what, rest)
         else:
             slot.rules = rules
             self._take_sitemaps(slot, body if 200 <= status < 300 else b"")
@@ -307,6 +320,17 @@ class Visits:
             slot.delay = max(slot.least_delay, asked)
             slot.window = rules.window
         self._agent.settle(slot)
+
+    def _do_without_rules(self, slot: Slot, status: int, what: str, rest: float | None) -> None:
+        """No page may be asked: the site rests, or is parked."""
+        slot.rules = None
+        if breaker.shuts(status):
+            self._trip(slot, status, what)
+            return
+        self._watch(slot, "/robots.txt", status, {}, slot.frontier.strikes + 1, what)
+        self._agent.rest(slot, max(rest or 0.0, answers.rest_of(slot.frontier.strikes)), what)
+        if work := self._works.get(slot.leased.work):
+            work.shut(slot, status, what)
 
     def _take_sitemaps(self, slot: Slot, robots_file: bytes) -> None:
         """Those that robots.txt names, or where it names none and SITEMAPS says so the usual one, are pages to load."""
@@ -389,14 +413,23 @@ class Visits:
 
     def _end_in_vain(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
         """No answer came: the page has another turn, or has failed."""
-        if work := self._works.get(slot.leased.work):
-            work.unanswered(slot, turn, status_code_of(error), in_one_line(error), request.meta)
-        elif worth_another_try(error) and turn.tries < self._options.max_tries:
+        work, status, words = self._works.get(slot.leased.work), status_code_of(error), in_one_line(error)
+        if not work and worth_another_try(error) and turn.tries < self._options.max_tries:
             self.again(slot, turn, self._retry_pause(turn))
-        else:
-            record = self._record(slot, turn, "failed", status_code_of(error), error=in_one_line(error))
-            note_times(record, request.meta)
-            self._publish(slot, turn, record)
+            return
+        # Silence may be a moment's; a check too would ask again.
+        if status in breaker.BAD_ANSWER or turn.tries >= self._options.status_tries:
+            self._watch(slot, turn.path, status, request.meta, turn.tries, words)
+        self._fail(slot, turn, status, words, request.meta)
+
+    def _fail(self, slot: Slot, turn: Turn, status: int, words: str, meta: dict[str, Any]) -> None:
+        """The turn of a page ends without an answer; `meta` is its request's."""
+        if work := self._works.get(slot.leased.work):
+            work.unanswered(slot, turn, status, words, meta)
+            return
+        record = self._record(slot, turn, "failed", status, error=words)
+        note_times(record, meta)
+        self._publish(slot, turn, record)
 
     def take_in(
         self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any] | None = None
@@ -518,18 +551,6 @@ class Visits:
         if response is not None:
             note_answer(record, response)
         return record
-
-    @staticmethod
-    def note_headers(record: records.Page | records.Asked, response: Response) -> None:
-        """What the answer says of the page's version, and who gave it."""
-        record.etag = _field(response, "ETag")
-        record.last_modified = _field(response, "Last-Modified")
-        record.address = str(response.ip_address or "")
-
-    @staticmethod
-    def note_times(record: records.Page | records.Asked, meta: dict[str, Any]) -> None:
-        """How long the stages took that the exchange came through."""
-        note_times(record, meta)
 
     def _note_load(self, slot: Slot, seconds: float | None = None, *, refused: bool) -> None:
         """What the slot sees of its site's load; an hour that is over is told."""
@@ -659,8 +680,15 @@ def note_answer(record: records.Page, response: Response) -> None:
     record.size = len(response.body)
     record.wire_size = response.meta.get("encoded", ("", record.size))[1]
     record.content_type = _field(response, "Content-Type")
-    Visits.note_headers(record, response)
+    note_headers(record, response)
     note_times(record, response.meta)
+
+
+def note_headers(record: records.Page | records.Asked, response: Response) -> None:
+    """What the answer says of the page's version, and who gave it."""
+    record.etag = _field(response, "ETag")
+    record.last_modified = _field(response, "Last-Modified")
+    record.address = str(response.ip_address or "")
 
 
 def _field(response: Response, name: str) -> str:
@@ -680,6 +708,11 @@ def note_times(record: records.Page | records.Asked | records.Health, meta: dict
         record.head_ms = int(times["head_s"] * 1000)
     if times["body_s"] is not None:
         record.body_ms = int(times["body_s"] * 1000)
+
+
+def _say(words: str, error: Exception) -> None:
+    """Why nothing is asked; where it is no URL that is at fault, with the place in the code."""
+    logger.warning("%s", words, exc_info=None if isinstance(error, ValueError) else error)
 
 
 def _page_seconds(turn: Turn, response: Response) -> float | None:

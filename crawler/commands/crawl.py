@@ -21,6 +21,7 @@ from scrapy.utils.misc import load_object
 from crawler import recrawl, schedulers
 from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
 from crawler.options import PLAIN, OptionError, nearest
+from crawler.records import WORKS
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -173,6 +174,17 @@ class Command(stock.Command):
         except ValueError as error:
             raise UsageError(str(error), print_help=False) from None
 
+    def _check_slots(self) -> None:
+        from crawler.agent.division import Division
+
+        given = self.options
+        # Checks of status have slots of their own.
+        named = {self._work, *given.works} - {"status"}
+        try:
+            Division(given.site_slots, tuple(work for work in WORKS if work in named), given.work_slots)
+        except OptionError as error:
+            raise UsageError(str(error), print_help=False) from None
+
     def _check_seeds(self, source: str | None) -> None:
         from crawler.sites import seeds
 
@@ -225,6 +237,7 @@ class Command(stock.Command):
         self._work = getattr(spider, "work", "site")
         self.options = checked(self.settings)
         self._check_scheduler()
+        self._check_slots()
 
     def _check_services(self) -> None:
         """What the crawl needs and another runs must be there when it starts; later it is waited for."""
@@ -363,13 +376,14 @@ class Command(stock.Command):
     def _left(self) -> Left | None:
         """What is left in the queue; None where it cannot be looked at any more."""
         from crawler.sites.connection import ServerAwayError
+        from crawler.sites.queue import BrokenRecordError
         from crawler.store import leftover
         from crawler.store.server import ServerError
 
         assert self.settings is not None
         try:
             return leftover.look(self.settings, self.options)
-        except (ServerAwayError, ServerError, OptionError):
+        except (ServerAwayError, BrokenRecordError, ServerError, OptionError):
             return None
 
     def _found(self, crawl: Crawl, started_ms: int, left: Left | None) -> str:

@@ -11,8 +11,10 @@ from crawler.command import CommandError, LowtideCommand
 if TYPE_CHECKING:
     import argparse
 
+    from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
 
+    from crawler.options import Options
     from crawler.reports import Report
     from crawler.views.dashboard import Board
     from crawler.views.page import Section
@@ -48,7 +50,7 @@ class Command(LowtideCommand):
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        dashboard = Dashboard(self.settings, self.options, self._boards())
+        dashboard = Dashboard(self.settings, self.options, boards(self.settings, self.options))
         try:
             print(f"dashboard: {await dashboard.start()}  (Ctrl-C ends it)", flush=True)
             await stop.wait()
@@ -60,21 +62,21 @@ class Command(LowtideCommand):
         finally:
             await dashboard.stop()
 
-    def _boards(self) -> dict[str, Board]:
-        from crawler import reports
 
-        there = [name for name in ON_THE_PAGE if name in reports.names()]
-        return {name: self._board(reports.Report(name)) for name in there}
+def boards(settings: BaseSettings, options: Options) -> dict[str, Board]:
+    """The reports of ON_THE_PAGE that are there, as the page shows them."""
+    from crawler import reports
 
-    def _board(self, report: Report) -> Board:
-        from crawler.reports import Crawl
-        from crawler.views.page import Section
+    there = [name for name in ON_THE_PAGE if name in reports.names()]
+    return {name: _board(reports.Report(name), settings, options) for name in there}
 
-        assert self.settings is not None
-        settings = self.settings
 
-        def made(engine: Engine) -> Section:
-            figures = report.figures(Crawl(engine, settings, self.options))
-            return Section(report.name, report.title, report.text(figures), report.pictures(figures))
+def _board(report: Report, settings: BaseSettings, options: Options) -> Board:
+    from crawler.reports import Crawl
+    from crawler.views.page import Section
 
-        return made
+    def made(engine: Engine) -> Section:
+        figures = report.figures(Crawl(engine, settings, options))
+        return Section(report.name, report.title, report.text(figures), report.pictures(figures))
+
+    return made

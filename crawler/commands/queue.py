@@ -77,7 +77,8 @@ class Command(LowtideCommand):
             print(f"agent {agent['agent']}: {agent['held']} sites, {agent['pages']} pages, {lease}")
         for work, due in figures["due"].items():
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(due["next_ms"] / 1000))
-            print(f"due   {work}: {due['sites']:,} sites, the first at {at}")
+            many = "1 site" if due["sites"] == 1 else f"{due['sites']:,} sites, the first"
+            print(f"due   {work}: {many} at {at}")
         for name, length in figures["lists"].items():
             print(f"list  {name}: {length:,}")
 
@@ -113,8 +114,9 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
-            working = [agent["agent"] for agent in await queue.agents() if agent["expires_ms"] > 0]
-            if working and not force:
+            # Forced, nothing is asked that may be broken.
+            working = [] if force else await queue.at_work()
+            if working:
                 raise CommandError(
                     f"agents work on this crawl: {', '.join(working)}; stop them first (one that was killed counts "
                     "for LEASE_SECONDS more), or add --force"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 # Whoever names a run names a folder below VAR_DIR/convert and nothing else.
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# The run's tables that tell what is ranked, each page and site by its hash.
+_PAGES, _SITES = "pages-*.parquet", "sites.parquet"
 
 
 class Command(LowtideCommand):
@@ -71,9 +74,11 @@ class Command(LowtideCommand):
         engine = self.tables()
         migrate(engine)
         try:
+            # Before the work, which may take long and would be for nothing.
+            of_pages, of_sites = _whole_files(self.job.folder, _PAGES), _whole_files(self.job.folder, _SITES)
             figures = job.run(self.job, job.shown())
             job.end_shown()
-            figures["ranking"] = _store(engine, self.job, _shown())
+            figures["ranking"] = _store(engine, self.job, of_pages, of_sites, _shown())
         except job.errors() as error:
             raise CommandError(job.told(error)) from None
         except KeyboardInterrupt:
@@ -99,15 +104,31 @@ class Command(LowtideCommand):
         return wanted if folder else None
 
 
-def _store(engine: Engine, job: Job, progress: Progress | None) -> int:
+def _whole_files(folder: Path, name: str) -> list[Path]:
+    """The files of this name that the folder's manifest tells of, in the order of ids, each as it was written."""
+    from rankers.folder import FolderError, check, read_manifest
+
+    names = sorted(fnmatch.filter(read_manifest(folder)["files"], name))
+    if not names:
+        raise FolderError(
+            f"{folder} has no {name} in its manifest; wanted a run of convert that was written whole"
+        )
+    check(folder, names)
+    return [folder / one for one in names]
+
+
+def _store(
+    engine: Engine, job: Job, of_pages: list[Path], of_sites: list[Path], progress: Progress | None
+) -> int:
     """Puts the folder's ranks into the tables; the number of the ranking."""
     from crawler.store.ranks import Ranked, replace
+    from rankers.results import FILES, PAGES
 
     page, rank = (
-        _columns(job.folder, "pages*", "site_hash", "url_hash"),
-        _columns(job.target, "pages", "rank"),
+        _columns(of_pages, "site_hash", "url_hash"),
+        _columns([job.target / PAGES], "rank"),
     )
-    site, of_site = _columns(job.folder, "sites", "site_hash", "pages"), _columns(job.target, "sites", "rank")
+    site, of_site = _columns(of_sites, "site_hash", "pages"), _columns([job.target / FILES["site"]], "rank")
     return replace(
         engine,
         Ranked(
@@ -126,13 +147,10 @@ def _store(engine: Engine, job: Job, progress: Progress | None) -> int:
     )
 
 
-def _columns(folder: Path, name: str, *columns: str) -> dict[str, Any]:
-    """Columns of a folder's Parquet files, as arrays in the order of ids."""
+def _columns(files: list[Path], *columns: str) -> dict[str, Any]:
+    """Columns of Parquet files, as arrays in the order of ids."""
     import pyarrow.parquet as pq
 
-    files = sorted(folder.glob(f"{name}.parquet"))
-    if not files:
-        raise CommandError(f"{folder} has no {name}.parquet; wanted a run of convert that was written whole")
     table = pq.ParquetDataset(files).read(columns=list(columns))
     return {column: table[column].to_numpy() for column in columns}
 

@@ -33,7 +33,7 @@ from crawler.convert.errors import ConvertError
 from crawler.convert.spill import REDIRECTED, Spill
 from crawler.convert.threads import in_order
 from crawler.sites.domains import domain_finder
-from rankers.communities import communities, read_csv
+from rankers.communities import by_smallest_site, communities, read_csv
 from rankers.folder import made_whole, write_manifest
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _write_read(made: Path, spill: Spill, read: _Read, wishes: Wishes, progress:
     if read.given is None:
         community = communities(numbered.many, *pairs.edges(), resolution=wishes.resolution)
     else:
-        community = _renumbered(read.given[numbered.place])
+        community = by_smallest_site(read.given[numbered.place])
     progress("finding communities", 1, 1)
     graph.write_blocks(made, numbered, community)
     _write_pages(made, spill, read.sites, which, numbered, community, wishes, progress)
@@ -167,14 +167,6 @@ def _given(file: Path | None, connection: Connection) -> dict[str, int] | None:
             return dict(zip(names, read_csv(lines, names).tolist(), strict=True))
     except (OSError, ValueError) as error:
         raise ConvertError(f"communities of {file}: {error}") from None
-
-
-def _renumbered(labels: np.ndarray) -> np.ndarray:
-    """The same communities, numbered from 0 in the order of their smallest site."""
-    _, first, place = np.unique(labels, return_index=True, return_inverse=True)
-    number = np.empty(len(first), np.int32)
-    number[np.argsort(first)] = np.arange(len(first))
-    return number[place]
 
 
 # --- writing --------------------------------------------------------------------------------------------------

@@ -91,14 +91,12 @@ class Plan(NamedTuple):
 
     hashes: np.ndarray  # int64
     rows: np.ndarray  # int64
-    name_lengths: np.ndarray  # int32, in bytes
     bounds: np.ndarray  # int64: range k has the sites bounds[k] .. bounds[k + 1] - 1
 
 
 def plan_of(found: Sites) -> Plan:
     """The ranges of these sites."""
-    lengths = np.array([len(name.encode()) for name in found.names], np.int32)
-    return Plan(found.hashes, found.rows, lengths, np.array(cut(found.rows, RANGE_ROWS), np.int64))
+    return Plan(found.hashes, found.rows, np.array(cut(found.rows, RANGE_ROWS), np.int64))
 
 
 def save(plan: Plan, folder: Path) -> None:

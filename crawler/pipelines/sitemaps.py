@@ -37,12 +37,12 @@ class Sitemaps:
         if found is None:
             return
         page.record.error = page.record.error or found.error
-        paths = self._follow(page, found, is_named=is_named)
-        logger.debug("%s: a sitemap of %d pages", page.record.url, len(paths))
+        logger.debug("%s: a sitemap of %d pages", page.record.url, len(found.pages))
+        self._follow(page, found, is_named=is_named)
 
     @staticmethod
-    def _follow(page: LoadedPage, found: Sitemap, *, is_named: bool) -> list[str]:
-        """Its pages, and where it is one that robots.txt named the sitemaps that it names; its pages' paths."""
+    def _follow(page: LoadedPage, found: Sitemap, *, is_named: bool) -> None:
+        """Its pages, and where it is one that robots.txt named the sitemaps that it names, which are as deep as it."""
         agent, slot = page.agent, page.slot
         written = [entry.url for entry in found.pages]
         own = links.places([*written, *found.maps], page.response.url, slot.site, agent.max_url_length)
@@ -54,12 +54,9 @@ class Sitemaps:
         maps = own[len(written) :]
         # No index is named by an index, as the protocol has it: that one might have no end.
         further = [place[1] for place in maps if place and place[0] == slot.site] if is_named else []
-        depth = page.turn.depth + 1
-        slot.add_found(
-            agent.scope.pages_of(slot.site, list(dict.fromkeys([*further, *placed.values()]))), depth
-        )
+        for paths, depth in ((further, page.turn.depth), (placed.values(), page.turn.depth + 1)):
+            slot.add_found(agent.scope.pages_of(slot.site, list(dict.fromkeys(paths))), depth)
         page.record.lastmods = pack_lastmods(
             (hash64(slot.site + placed[entry.url]), entry.changed_at)
             for entry in sitemap_file.told([one for one in found.pages if one.url in placed])[:MOST_TOLD]
         )
-        return list(placed.values())

@@ -52,6 +52,8 @@ class Hosts(NamedTuple):
 
 # Rows that are read ahead of those that are worked on.
 BLOCK = 64
+# Rows of which hosts are found in order.
+MANY = 256
 ROW_TYPES: tuple[type[np.generic], ...] = (*[np.float32] * 5, np.uint8, np.uint8)
 NOBODY = -1
 
@@ -112,6 +114,15 @@ class Columns:
 
     def host_of(self, rows: np.ndarray) -> np.ndarray:
         """Host of each of these rows."""
+        if len(rows) >= MANY:
+            # One after the other they are found where the last one was, instead of all over memory.
+            order = np.argsort(rows)
+            found = np.empty(len(rows), np.int64)
+            found[order] = self._host_of(rows[order])
+            return found
+        return self._host_of(rows)
+
+    def _host_of(self, rows: np.ndarray) -> np.ndarray:
         if self._by_start is None:
             order = np.argsort(self.hosts.start, kind="stable")
             order = order[self.hosts.room[order] > 0]
@@ -175,11 +186,6 @@ class Columns:
     def reach(self, host: int) -> None:
         """The host is there from now on, if without pages."""
         self._grow_hosts(host + 1)
-
-    @property
-    def furthest(self) -> float:
-        """How far from the base the clock may be before the base must move."""
-        return FURTHEST
 
     def rebase(self, base: float) -> None:
         """Times count from here on; where the clock was never seen, from now."""
@@ -247,8 +253,8 @@ class Columns:
 
 
 @compiled
-def touch(rows: np.ndarray, page: Rows, sums: np.ndarray) -> None:
-    """Reads these rows, so that what lies scattered comes from memory side by side and not one after the other.
+def touch(rows: np.ndarray, hosts_of: np.ndarray, page: Rows, host: Hosts, sums: np.ndarray) -> None:
+    """Reads these rows and their hosts, so that what lies scattered comes from memory side by side, not in turn.
 
     sums[0] is written to keep the compiler from leaving all of it out; it says nothing.
     """
@@ -256,6 +262,8 @@ def touch(rows: np.ndarray, page: Rows, sums: np.ndarray) -> None:
     for row in rows:
         total += page.shape[row] + page.time[row] + page.last[row] + page.weight[row] + page.size[row]
         total += page.signals[row] + page.fails[row]
+    for h in hosts_of:
+        total += host.offset[h] + host.information[h] + host.seen[h, 0] + host.saves[h]
     sums[0] = total
 
 

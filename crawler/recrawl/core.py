@@ -14,7 +14,7 @@ import numpy as np
 
 from crawler.recrawl import RecrawlError, arguments
 from crawler.recrawl import price as prices
-from crawler.recrawl.candidates import LEAST_ROWS, LOOKS, affordable, best, spread
+from crawler.recrawl.candidates import LEAST_ROWS, LOOKS, affordable, best, best_first, spread
 from crawler.recrawl.columns import Hosts, Rows
 from crawler.recrawl.known import DAY, Known
 
@@ -56,7 +56,7 @@ class Recrawl(Known):
         self._take_turn(clock, pace, budget)
         hosts, rows = self._first_of(ready, pace, budget)
         score = self.mode.score(self._view(rows, hosts, clock, pace))
-        order = np.argsort(-score, kind="stable")
+        order = best_first(score)
         hosts, rows, score = hosts[order], rows[order], score[order]
         taken = score > self._least if budget is None else self._within(rows, hosts, score, pace, budget)
         self._candidates.drop(hosts[taken])

@@ -15,7 +15,7 @@ import numpy as np
 from crawler.recrawl import RecrawlError, arguments, get, packing
 from crawler.recrawl.account import Mean
 from crawler.recrawl.candidates import Candidates
-from crawler.recrawl.columns import ROW_TYPES, Columns, Hosts, Rows
+from crawler.recrawl.columns import FURTHEST, ROW_TYPES, Columns, Hosts, Rows
 from crawler.recrawl.learning import learn
 from crawler.recrawl.view import PageView
 
@@ -67,6 +67,7 @@ class Known:
         self.price = 0.0  # value of a second of a slot; 0: not found yet
         self._began: float | None = None  # when the clock was first seen
         self._latest = math.nan
+        self._same_pace = math.nan, np.zeros(0)
         self._mean = np.array([math.log(arguments.positive("mean_rate", self.options["mean_rate"])), 0.0])
         longest = self.options["longest_seconds"]
         self._longest = math.inf if longest is None else arguments.positive("longest_seconds", longest)
@@ -107,6 +108,11 @@ class Known:
         last: np.ndarray = self._columns.rows.last[self._columns.rows_of(pages)].astype(np.float64)
         last += self._columns.base
         return last
+
+    def as_kept(self, times: Any) -> np.ndarray:
+        """These times as `last_visits` would give them: of one time both are equal, whatever it was rounded by."""
+        base = self._columns.base
+        return (np.asarray(times, np.float64) - base).astype(np.float32).astype(np.float64) + base
 
     @property
     def mean_rate(self) -> float:
@@ -178,8 +184,8 @@ class Known:
         many: np.ndarray = self._columns.rows.signals[self._columns.rows_of(pages)]
         return many
 
-    def note(self, pages: Any, *, size: Any = None, weight: Any = None) -> None:
-        """Other sizes or importances for these pages than they came with; None: as before."""
+    def note(self, pages: Any, *, size: Any = None, weight: Any = None, last: Any = None) -> None:
+        """Other sizes, importances or last visits for these pages than they came with; None: as before."""
         rows = self._columns.rows_of(pages)
         if size is not None:
             self._columns.rows.size[rows] = np.maximum(
@@ -187,6 +193,9 @@ class Known:
             )
         if weight is not None:
             self._columns.rows.weight[rows] = arguments.numbers("weight", weight, len(rows), np.float32)
+        if last is not None:
+            times = arguments.numbers("last", last, len(rows), np.float64)
+            self._columns.rows.last[rows] = times - self._columns.base
 
     def saves(self, host: int, share: float) -> None:
         """Tells which share of a host's unchanged pages answers a conditional request with a head alone."""
@@ -259,11 +268,22 @@ class Known:
                 self._columns.base = now
             last[np.isnan(last)] = now - self._columns.base
         self._latest = now
-        if abs(now - self._columns.base) > self._columns.furthest:
+        if abs(now - self._columns.base) > FURTHEST:
             self._columns.rebase(now)
         return now - self._columns.base
 
     def _pace(self, seconds_per_byte: Any) -> np.ndarray:
+        """For each host; of one figure for all, told again, the same array."""
+        hosts = len(self._columns.hosts.start)
+        if np.ndim(seconds_per_byte):
+            return self._checked_pace(seconds_per_byte)
+        figure, pace = self._same_pace
+        if figure != seconds_per_byte or len(pace) != hosts:
+            pace = self._checked_pace(seconds_per_byte)
+            self._same_pace = float(seconds_per_byte), pace
+        return pace
+
+    def _checked_pace(self, seconds_per_byte: Any) -> np.ndarray:
         pace = arguments.numbers(
             "seconds_per_byte", seconds_per_byte, len(self._columns.hosts.start), np.float64
         )

@@ -120,7 +120,7 @@ def _score(
         if begin >= touched:
             touched = min(begin + BLOCK, len(rows))
             if rows[touched - 1] - rows[begin] >= 2 * (touched - begin):
-                touch(rows[begin:touched], page, sums)
+                touch(rows[begin:touched], hosts_of[begin:touched], page, host, sums)
         h, first = hosts_of[begin], rows[begin]
         end = begin + 1
         while end < len(rows) and hosts_of[end] == h and rows[end] == first + end - begin:

@@ -15,6 +15,7 @@ HASTE = 0.02
 LARGEST = 0.1
 # It stays within what float32 scores can tell apart.
 LEAST, MOST = 1e-12, 1e18
+_WHOLE_WAY = float(math.ceil(math.log(MOST / LEAST)))
 
 
 def moved(price: float, wanted: float, allowed: float) -> float:
@@ -28,4 +29,7 @@ def moved(price: float, wanted: float, allowed: float) -> float:
 
 def stepped(price: float, by: float) -> float:
     """The price moved by a factor, given as its logarithm; one that was not found yet stays so."""
-    return min(max(price * math.exp(by), LEAST), MOST) if price > 0.0 else price
+    if price <= 0.0:
+        return price
+    # A page can cost so many windows that the factor alone is no number any more.
+    return min(max(price * math.exp(min(by, _WHOLE_WAY)), LEAST), MOST)

@@ -13,6 +13,8 @@ from crawler.recrawl.compiling import compiled
 
 # Below this share of b, the difference of two nearly equal numbers would be noise: the first two terms of its series.
 SMALL = 1e-4
+# Above this exponent a power is so far from 1 that their difference has all but two of its digits.
+APART = 0.05
 # A page said to have changed so often since its visit that more would change nothing.
 LARGEST_EXPONENT = 60.0
 
@@ -34,8 +36,13 @@ def visit_value(a: float, b: float, age: float) -> float:
     if x < SMALL:
         return a * b * x * x * (0.5 - (a + 1.0) * x / 3.0)
     log = math.log1p(x)
-    fresh = b * log if a == 1.0 else -b * math.expm1((1.0 - a) * log) / (a - 1.0)
-    return fresh - age * math.exp(-a * log)
+    same = math.exp(-a * log)
+    exponent = (1.0 - a) * log
+    if a == 1.0:
+        return b * log - age * same
+    # (1 + x)^(1-a) - 1, by a third logarithm or power only where it would be the difference of nearly equal numbers.
+    grown = (1.0 + x) * same - 1.0 if abs(exponent) > APART else math.expm1(exponent)
+    return b * grown / (1.0 - a) - age * same
 
 
 @compiled

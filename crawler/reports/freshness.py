@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from crawler.options import PLAIN
 from crawler.sites import connection
 from crawler.sites.connection import ServerAwayError
 from crawler.sites.queue import SiteQueue
@@ -18,16 +19,20 @@ from crawler.store.server import ServerError
 from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:
+    from crawler.options import Options
     from crawler.reports import Crawl
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Of all sites that recheck has looked at, or of one page."""
+    """Of all sites that recheck has looked at, or of one page; where it does not choose: why there is nothing."""
+    if not crawl.options.recheck_chooses:
+        return {"pages": 0, "why": _why_nothing(crawl.options)}
     import numpy as np
 
     from crawler.store import freshness
+    from crawler.store.beliefs import extent
 
     account = freshness.account_of(_fields(crawl))
     if crawl.url:
@@ -38,9 +43,12 @@ def figures(crawl: Crawl) -> dict[str, Any]:
     current, age, weight = (
         np.concatenate([getattr(site, name) for site in found]) for name in ("current", "age", "weight")
     )
+    whole = extent(crawl.engine)
     return {
         "pages": len(current),
+        "pages_in_all": whole.pages,
         "sites": len(found),
+        "sites_in_all": whole.sites,
         "believed_fresh": float(current.mean()),
         "believed_fresh_by_importance": float((current * weight).sum() / max(float(weight.sum()), 1e-12)),
         "staleness_median_seconds": float(np.median(age)),
@@ -65,9 +73,10 @@ def text(found: dict[str, Any]) -> str:
     if "url" in found:
         return _page_text(found)
     if not found["pages"]:
-        return "Recheck has looked at no page yet."
+        return str(found.get("why", "Recheck has looked at no page yet."))
     lines = [
-        f"{found['pages']:,} pages on {found['sites']:,} sites; believed to be as we have them: "
+        f"{found['pages']:,} of {found['pages_in_all']:,} pages, on {found['sites']:,} of "
+        f"{found['sites_in_all']:,} sites, were looked at so far; believed to be as we have them: "
         f"{found['believed_fresh']:.1%}, by importance {found['believed_fresh_by_importance']:.1%}",
         f"last asked: half within {span(found['staleness_median_seconds'])}, "
         f"on average {span(found['staleness_mean_seconds'])} ago, "
@@ -102,6 +111,12 @@ def pictures(found: dict[str, Any]) -> list[Picture]:
         title = "Pages worth a visit, if nothing were asked before"
         drawn.append(Picture(title, bars(due, "pages worth a visit")))
     return drawn
+
+
+def _why_nothing(options: Options) -> str:
+    if options.recrawl_mode == PLAIN:
+        return f"RECRAWL_MODE is {PLAIN!r}: recheck asks all pages alike, whatever is believed of them."
+    return "RECHECK_INTERVAL_SECONDS is 0: recheck asks no page."
 
 
 def span(seconds: float) -> str:

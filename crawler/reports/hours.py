@@ -15,8 +15,12 @@ from crawler.sites.planner import Planner
 from crawler.sites.queue import SiteQueue
 from crawler.store.joining import joined
 from crawler.store.planning import TableLoads
+from crawler.views.drawing import HeatRow, Picture, heat
+from crawler.views.pictures import host
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from crawler.reports import Crawl
     from crawler.sites.planner import Seen
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 TOP = 10
 # Hours side by side, and characters of a site's name, in 100 columns of a terminal.
 SIDE_BY_SIDE, WIDTH = 4, 24
+# Of the picture.
+MOST_ROWS = 60
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
@@ -72,6 +78,38 @@ def text(found: dict[str, Any]) -> str:
     hours = found["hours"]
     blocks = [_block(hours[start : start + SIDE_BY_SIDE]) for start in range(0, len(hours), SIDE_BY_SIDE)]
     return "\n\n".join([head, *blocks])
+
+
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each hour and place in it, the first place first."""
+    return [
+        {"hour": one["hour"], "place": place, **site}
+        for one in found["hours"]
+        for place, site in enumerate(one["sites"], 1)
+    ]
+
+
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """The sites by the hours in which they are among the first, those on top that are so soonest."""
+    sites = list(dict.fromkeys(row["site"] for row in rows(found)))
+    if not sites:
+        return []
+    shown = sites[:MOST_ROWS]
+    more = f", {len(sites) - len(shown):,} later ones left out" if len(sites) > len(shown) else ""
+    title = f"Sites that come first in each hour by {found['scheduler']}, by their loads{more}"
+    named = [f"{_clock(one['hour'])}h" for one in found["hours"]]
+    drawn = heat(
+        list(_heat_rows(found, shown)), named, title, crossed=("later", f"not among the first {TOP}")
+    )
+    return [Picture(title, drawn, wide=True)]
+
+
+def _heat_rows(found: dict[str, Any], sites: list[str]) -> Iterator[HeatRow]:
+    first = [{one["site"]: one["load"] for one in hour["sites"]} for hour in found["hours"]]
+    for site in sites:
+        loads = [hour.get(site, 0) for hour in first]  # 0 where the cell is crossed out
+        cells = [None if load is None else load / 100 for load in loads]
+        yield HeatRow(host(site), cells, [site in hour for hour in first])
 
 
 def _block(hours: list[dict[str, Any]]) -> str:

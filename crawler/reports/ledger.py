@@ -20,9 +20,11 @@ from crawler.sites import connection
 from crawler.sites.queue import SiteQueue
 from crawler.store.database import transaction
 from crawler.store.joining import joined
+from crawler.store.reading import by_key
 from crawler.store.server import ServerError
 from crawler.store.stream import results_key
 from crawler.store.tables import BLOCKED, FINISHED, QUEUED, fetches, pages, sites
+from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -101,7 +103,7 @@ def text(found: dict[str, Any]) -> str:
     """The sum, and the sites that do not add up."""
     lines = [f"  {'accepted':<12} {found['accepted']:>12,}   URLs of {len(found['sites']):,} sites"]
     lines += [
-        f"  {place.replace('_', ' '):<12} {found[place]:>12,}   {_ABOUT.get(place, '')}".rstrip()
+        f"  {_words(place):<12} {found[place]:>12,}   {_ABOUT.get(place, '')}".rstrip()
         for place in PLACES
         if found[place]
     ]
@@ -118,9 +120,30 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each site: what it accepted, where that is, and how many URLs of it are nowhere."""
+    return [
+        {"site": site, **account, "missing": _missing(account)} for site, account in found["sites"].items()
+    ]
+
+
+def pictures(found: dict[str, Any]) -> list[Picture]:
+    """The places that hold a URL, as bars, and beside them what is nowhere."""
+    if not found["accepted"]:
+        return []
+    shown = [Bar(_words(place), found[place], f"{found[place]:,}") for place in PLACES if found[place]]
+    if found["missing"] > 0:
+        shown.append(Bar("nowhere", found["missing"], f"{found['missing']:,}", "bad"))
+    return [Picture("Where every accepted URL is", bars(shown, "accepted URLs by place"))]
+
+
 def failed(found: dict[str, Any]) -> bool:
     """Whether the figures show a loss; those that move under agents at work prove nothing."""
     return not (found["balanced"] or found["working"])
+
+
+def _words(place: str) -> str:
+    return place.replace("_", " ")
 
 
 def _verdict(found: dict[str, Any]) -> str:
@@ -245,15 +268,8 @@ def _known_sites(crawl: Crawl, queue: _Queue) -> dict[str, _Site]:
     columns = (sites.c.site_id, sites.c.site, sites.c.state, sites.c.known, sites.c.over_budget)
     more = (sites.c.pending, sites.c.published, sites.c.alias_of, sites.c.stopped)
     found: dict[str, _Site] = {}
-    last = -(2**63)
-    while True:
-        asked = select(*columns, *more).where(sites.c.site_id > last).order_by(sites.c.site_id)
-        with transaction(crawl.engine) as db:
-            rows = db.execute(asked.limit(READ_AT_A_TIME)).all()
-        if not rows:
-            break
+    for rows in by_key(crawl.engine, select(*columns, *more), sites.c.site_id):
         found |= {row.site: _by_tables(row, queue) for row in rows}
-        last = rows[-1].site_id
     return found | queue.unfinished
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from crawler.printable import printable
 from crawler.records import status_in_words
 from crawler.store.database import transaction
+from crawler.store.reading import by_key
 from crawler.store.tables import health, sites
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.pictures import host
@@ -55,7 +56,8 @@ def figures(crawl: Crawl) -> dict[str, Any]:
         unknown = connection.execute(
             select(func.count()).select_from(sites).where(sites.c.health.is_(None))
         ).scalar_one()
-    found = [_figures_of(row, seen, now) for row, seen in _checked(crawl.engine, now)]
+    delay_seconds = crawl.options.status_delay_seconds
+    found = [_figures_of(row, seen, now, delay_seconds) for row, seen in _checked(crawl.engine, now)]
     found.sort(key=lambda one: (_WORST.index(one["health"]), one["since"], one["site"]))
     many = Counter(one["health"] for one in found)
     return {
@@ -69,38 +71,28 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 def _checked(engine: Engine, now: int) -> Iterator[tuple[Any, list[_Seen]]]:
     """The sites in turn, each with its checks within the longest window."""
-    last: int | None = None
-    while True:
-        asked = (
-            select(
-                *(sites.c.site_id, sites.c.site, sites.c.health, sites.c.health_since),
-                *(sites.c.health_status, sites.c.health_at, sites.c.health_told),
-            )
-            .where(sites.c.health.is_not(None))
-            .order_by(sites.c.site_id)
-            .limit(SITES_AT_A_TIME)
-        )
+    asked = select(
+        *(sites.c.site_id, sites.c.site, sites.c.health, sites.c.health_since),
+        *(sites.c.health_status, sites.c.health_at, sites.c.health_told),
+    ).where(sites.c.health.is_not(None))
+    checked = select(health.c.site_id, health.c.checked_at, health.c.health, health.c.latency_ms).where(
+        health.c.checked_at > now - max(WINDOWS) * DAY_MS
+    )
+    for rows in by_key(engine, asked, sites.c.site_id, SITES_AT_A_TIME):
+        seen: dict[int, list[_Seen]] = {row.site_id: [] for row in rows}
         with transaction(engine) as connection:
-            rows = connection.execute(asked if last is None else asked.where(sites.c.site_id > last)).all()
-            seen: dict[int, list[_Seen]] = {row.site_id: [] for row in rows}
-            checks = select(
-                health.c.site_id, health.c.checked_at, health.c.health, health.c.latency_ms
-            ).where(health.c.site_id.in_(seen), health.c.checked_at > now - max(WINDOWS) * DAY_MS)
-            for site, *check in connection.execute(checks):
+            for site, *check in connection.execute(checked.where(health.c.site_id.in_(seen))):
                 seen[site].append(_Seen(*check))
-        if not rows:
-            return
-        last = rows[-1].site_id
         for row in rows:
             yield row, seen[row.site_id]
 
 
-def _figures_of(row: Any, seen: list[_Seen], now: int) -> dict[str, Any]:
+def _figures_of(row: Any, seen: list[_Seen], now: int, delay_seconds: float) -> dict[str, Any]:
     found = {
         "site": row.site,
         "health": row.health,
         "since": row.health_since,
-        "why": status_in_words(row.health_status),
+        "why": _why(row, seen, delay_seconds),
         "status": row.health_status,
         "checked_at": row.health_at,
         "flaps": row.health_told != row.health,
@@ -108,6 +100,15 @@ def _figures_of(row: Any, seen: list[_Seen], now: int) -> dict[str, Any]:
     for days in WINDOWS:
         found |= _window([one for one in seen if one.at > now - days * DAY_MS], days)
     return found
+
+
+def _why(row: Any, seen: list[_Seen], delay_seconds: float) -> str:
+    """Of a site that is delayed by its time alone, how long that was."""
+    words = status_in_words(row.health_status)
+    late_ms = max((one.latency_ms or 0 for one in seen if one.at == row.health_at), default=0)
+    if row.health != "delayed" or late_ms <= delay_seconds * 1000:
+        return words
+    return f"{words} after {late_ms / 1000:.1f} s, above STATUS_DELAY_SECONDS ({delay_seconds:g})"
 
 
 def _window(seen: list[_Seen], days: int) -> dict[str, Any]:
@@ -149,7 +150,9 @@ def text(found: dict[str, Any]) -> str:
     if ill:
         parts.append(_list("ill now", [_ill(one, found["now"]) for one in ill]))
     if worst:
-        parts.append(_list(f"away most in {WINDOWS[-1]} days", [_away(one) for one in worst]))
+        parts.append(
+            _list(f"away most in {WINDOWS[-1]} days, by availability", [_away(one) for one in worst])
+        )
     return "\n\n".join(parts)
 
 

@@ -28,6 +28,12 @@ BUNDLED = "crawler.store.local.LocalServer"
 # What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
 CONNECT_SECONDS = 5
 REPLY_SECONDS = 10
+# What helps where somebody else wrote to the crawl's keys.
+ANEW = (
+    "Once `scrapy queue show` tells of no records and no agents (where it cannot tell: once the agents have ended and "
+    "`scrapy coordinate` has stored what waits), make the queue anew from the tables: `scrapy queue reset --yes`, then "
+    "`scrapy queue rebuild`"
+)
 # Answers of a server that is there but cannot work just now: full disk, lost quorum, failing over.
 _PASSING = (
     "MISCONF",
@@ -102,9 +108,17 @@ def passes(error: redis.RedisError) -> bool:
     """Whether waiting helps: the server is away, or there and cannot work just now."""
     if isinstance(error, redis.AuthenticationError):
         return False
-    # The library puts the command before the server's words where several were sent together.
-    words = str(error).rpartition("caused error: ")[2]
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError) or words.startswith(_PASSING)
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) or _words(error).startswith(_PASSING)
+
+
+def is_of_wrong_kind(error: Exception) -> bool:
+    """Whether the server says that a key holds another kind of value than ours: somebody else wrote there."""
+    return isinstance(error, redis.ResponseError) and "WRONGTYPE" in _words(error)
+
+
+def _words(error: Exception) -> str:
+    """The server's own words: the library puts the command before them where several were sent together."""
+    return str(error).rpartition("caused error: ")[2]
 
 
 def refused(error: redis.RedisError) -> bool:
@@ -126,6 +140,8 @@ def explained(settings: BaseSettings, error: redis.RedisError) -> str:
         return f"{where} refused this user or password: {text}; wanted those that it knows"
     if refused(error):
         return f"{where} asks for a password; wanted redis://:PASSWORD@host:6379/0, or USER:PASSWORD@ there"
+    if is_of_wrong_kind(error):
+        return f"{where} says {text}; wanted the crawl's own keys below KEY_PREFIX, as it made them. {ANEW}"
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
         return f"{where} does not answer: {text}; wanted a Redis or Valkey that is up"
     return f"{where}: {text}"

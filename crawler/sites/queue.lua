@@ -767,10 +767,12 @@ function operations.reopen(site, checkpoint, taken)
   return 1
 end
 
--- work -> how many sites could be in its hands now or soon: due, or in somebody's.
-function operations.due_now(work)
+-- work, '1' if sites count that were due and not packed -> how many sites could be in its hands now or soon: due, or in
+-- somebody's.
+function operations.due_now(work, unpacked)
   local key = base .. 'wake:' .. work
-  return call('ZCOUNT', key, 0, now()) + call('ZCOUNT', key, HELD_UP_MS, HELD_UP_MS) + call('LLEN', again(work))
+  local soon = now() + (unpacked == '1' and UNPACKED_MS or 0)
+  return call('ZCOUNT', key, 0, soon) + call('ZCOUNT', key, HELD_UP_MS, HELD_UP_MS) + call('LLEN', again(work))
 end
 
 -- site, order (pause, resume, block), reason, record (JSON) or '' -> the state's name before, or false for an unknown

@@ -22,7 +22,9 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from crawler.options import Options
+from crawler.printable import printable
 from crawler.records import VERSION, WORKS, Work
+from crawler.sites import connection
 
 # How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan. `later`:
 # unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
@@ -69,6 +71,13 @@ class StaleLeaseError(Exception):
 
 class PlanLostError(Exception):
     """Another planner holds the lock."""
+
+
+class BrokenRecordError(ValueError):
+    """A key of the queue has what no agent wrote there, in words for the person who runs the crawl."""
+
+    def __init__(self, key: bytes | str, found: str, wanted: str = "sites' records") -> None:
+        super().__init__(f"{_shown(key)} in Redis has {found[:200]}; wanted {wanted}. {connection.ANEW}")
 
 
 class Leased(NamedTuple):
@@ -295,13 +304,19 @@ class SiteQueue:
         return bool(await self._call("locate", agent, leased.site, leased.token, address, *self._places))
 
     async def checkpoint(self, site: str) -> tuple[list[bytes], list[str], int | None]:
-        """The journal entries of a site in order, the paths given for it from outside, its own page budget."""
+        """The journal entries of a site in order, the paths given for it from outside, its own page budget.
+
+        BrokenRecordError for a budget that is none.
+        """
         pipeline = self._client.pipeline(transaction=False)
         pipeline.lrange(f"{self._base}checkpoint:{site}", 0, -1)
         pipeline.lrange(f"{self._base}paths:{site}", 0, -1)
         pipeline.hget(f"{self._base}budget", site)
         entries, paths, budget = await pipeline.execute()
-        return entries, [_text(path) for path in paths], None if budget is None else int(budget)
+        given = [
+            path.decode(errors="replace") for path in paths
+        ]  # what is no path is told by whoever reads it
+        return entries, given, self._pages_of(site, budget)
 
     async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Published]:
         """Records into the stream and the journal with them, per site all or nothing."""
@@ -448,13 +463,26 @@ class SiteQueue:
         return [site for site, there in zip(names, await pipeline.execute(), strict=True) if not there]
 
     async def account(self) -> dict[str, float]:
-        """Recheck's account (crawler.recrawl.account), as it was kept last; empty where there is none."""
-        fields = await self._client.hgetall(f"{self._base}recrawl")
-        return {_text(name): float(value) for name, value in fields.items()}
+        """Recheck's account (crawler.recrawl.account), as it was kept last; empty where there is none that can be read.
+
+        A price is found anew within a sweep or two: what somebody else wrote there is no reason to stop.
+        """
+        try:
+            fields = await self._client.hgetall(f"{self._base}recrawl")
+            account = {_text(name): float(value) for name, value in fields.items()}
+        except (ValueError, ResponseError) as error:
+            if isinstance(error, ResponseError) and not connection.is_of_wrong_kind(error):
+                raise
+            return {}
+        return account if all(map(math.isfinite, account.values())) else {}
 
     async def keep_account(self, account: Mapping[str, float]) -> None:
-        """For the next look, of whichever coordinator."""
-        await self._client.hset(f"{self._base}recrawl", mapping=dict(account))
+        """For the next look, of whichever coordinator; in the place of whatever was there."""
+        key = f"{self._base}recrawl"
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.unlink(key)
+        pipeline.hset(key, mapping=dict(account))
+        await pipeline.execute()
 
     async def hold_up(self, site: str, work: Work) -> int:
         """Hold up a site's due time until `release`; what it was, in ms, 0: it had none."""
@@ -496,14 +524,12 @@ class SiteQueue:
         """
         return bool(await self._call("reopen", site, checkpoint, taken))
 
-    async def due_now(self, work: Work) -> int:
-        """How many sites a work has to do with by now, paused ones and those in another's hand among them."""
-        return int(await self._call("due_now", work))
+    async def due_now(self, work: Work, *, unpacked: bool = False) -> int:
+        """How many sites a work has to do with by now, paused ones and those in another's hand among them.
 
-    async def plan_works(self, work: Work, dues: Mapping[str, int]) -> None:
-        """Let a work fall due for sites (ms); who has a time for it keeps that."""
-        if dues:
-            await self._client.zadd(f"{self._base}wake:{work}", dict(dues), nx=True)
+        `unpacked`: also those that it found not packed yet when they were due.
+        """
+        return int(await self._call("due_now", work, int(unpacked)))
 
     async def plan_reopening(self, sites: Sequence[str]) -> None:
         """These sites have something to load again: once they are finished they are opened for it."""
@@ -619,12 +645,11 @@ class SiteQueue:
     # --- to look at ---
 
     async def holdings(self) -> list[Holding]:
-        """Who holds which site, agent by agent."""
+        """Who holds which site, agent by agent. BrokenRecordError where that cannot be read."""
         found = []
         for agent in map(_text, await self._client.zrange(f"{self._base}agents", 0, -1)):
             for site, text in (await self._client.hgetall(f"{self._base}held:{agent}")).items():
-                done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
-                found.append(Holding(_text(site), agent, known, done))
+                found.append(_holding(f"{self._base}held:{agent}", site, agent, text))
         return found
 
     async def hour_line(self, hour: int, most: int) -> list[str]:
@@ -636,8 +661,14 @@ class SiteQueue:
         return int(await self._client.scard(f"{self._base}parked"))
 
     async def depth(self) -> Depth:
-        """How much of everything there is now."""
-        return Depth(*await self._call("depth"))
+        """How much of everything there is now. BrokenRecordError where it cannot be counted."""
+        counted = await self._call("depth")
+        # The script's reply ends before the first that is no number.
+        if len(counted) == len(Depth._fields):
+            return Depth(*counted)
+        key, name = f"{self._base}count", Depth._fields[len(counted)]
+        text = await self._client.hget(key, name) or b""
+        raise BrokenRecordError(key, f"'{_shown(text)}' for '{name}'", "whole numbers")
 
     async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
         """The sites that wait for a time, soonest first: name, due time in ms, reason."""
@@ -651,22 +682,31 @@ class SiteQueue:
         ]
 
     async def dues(self) -> dict[Work, dict[str, int]]:
-        """Per work with any: how many `sites` wait for a time, and the soonest one (`next_ms`)."""
+        """Per work with any: how many `sites` wait for a time, and the soonest one (`next_ms`).
+
+        Of loading only times to come: one that has passed keeps nobody from the site, and it may be finished.
+        """
         found: dict[Work, dict[str, int]] = {}
+        now_ms = int(await self.server_seconds() * 1000)
         for work in WORKS:
-            key = f"{self._base}wake:{work}"
-            soonest = await self._client.zrange(key, 0, 0, withscores=True)
+            key, least = f"{self._base}wake:{work}", now_ms if work == "site" else 0
+            soonest = await self._client.zrangebyscore(key, least, "+inf", start=0, num=1, withscores=True)
             if soonest:
-                found[work] = {"sites": int(await self._client.zcard(key)), "next_ms": int(soonest[0][1])}
+                many = int(await self._client.zcount(key, least, "+inf"))
+                found[work] = {"sites": many, "next_ms": int(soonest[0][1])}
         return found
 
     async def record(self, site: str) -> SiteRecord | None:
-        """One site's record; None where it is not known."""
-        text = await self._client.hget(self._bucket(site), site)
-        return None if text is None else _record(site, _text(text))
+        """One site's record; None where it is not known. BrokenRecordError where it is none."""
+        key = self._bucket(site)
+        try:
+            text = await self._client.hget(key, site)
+        except ResponseError as error:
+            raise _of_bucket(key, error) from None
+        return None if text is None else _record(key, site, text)
 
     async def records(self) -> AsyncIterator[SiteRecord]:
-        """Every site's record, in no order; sites that come meanwhile may be missing."""
+        """Every site's record, in no order; sites that come meanwhile may be missing. BrokenRecordError as `record`."""
         seen: set[bytes] = set()  # a scan may give a key twice
         waiting: list[bytes] = []
         async for key in self._client.scan_iter(match=f"{self._base}sites:*", count=SCAN_KEYS):
@@ -686,14 +726,18 @@ class SiteQueue:
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.hgetall(key)
-        return [
-            _record(_text(site), _text(text))
-            for fields in await pipeline.execute()
-            for site, text in fields.items()
-        ]
+        found = []
+        for key, fields in zip(keys, await pipeline.execute(raise_on_error=False), strict=True):
+            if isinstance(fields, Exception):
+                raise _of_bucket(key, fields)
+            found += [_record(key, site, text) for site, text in fields.items()]
+        return found
 
     async def details(self, site: str) -> dict[str, Any]:
-        """What else is known of a site: reason, budget, due times (ms) by work, journal entries, paths given."""
+        """What else is known of a site: reason, budget, due times (ms) by work, journal entries, paths given.
+
+        BrokenRecordError as `checkpoint`.
+        """
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hget(f"{self._base}why", site)
         pipeline.hget(f"{self._base}budget", site)
@@ -704,7 +748,7 @@ class SiteQueue:
         why, budget, entries, paths, *due = await pipeline.execute()
         return {
             "why": _text(why or b""),
-            "budget": None if budget is None else int(budget),
+            "budget": self._pages_of(site, budget),
             "journal_entries": entries,
             "paths_given": paths,
             "due_ms": {work: int(when) for work, when in zip(WORKS, due, strict=True) if when is not None},
@@ -713,19 +757,21 @@ class SiteQueue:
     async def agents(self) -> list[dict[str, Any]]:
         """The agents with a session: name, ms until it expires, sites held, and what they said of themselves.
 
-        0 ms: it did, and its sites are being handed on. `joined_ms`: when, on the server's clock.
+        0 ms: it did, and its sites are being handed on. `joined_ms`: when, on the server's clock. BrokenRecordError
+        where what an agent said cannot be read.
         """
         time = await self._client.time()
         now = time[0] * 1000 + time[1] // 1000
         rows = await self._client.zrange(f"{self._base}agents", 0, -1, withscores=True)
         found = []
         for name, expiry in rows:
-            fields = await self._client.hgetall(f"{self._base}agent:{_text(name)}")
-            about = json.loads(fields.get(b"about", b"{}"))
+            key = f"{self._base}agent:{_text(name)}"
+            fields = await self._client.hgetall(key)
+            about = _about(key, fields.get(b"about", b"{}"))
             held = await self._client.hlen(f"{self._base}held:{_text(name)}")
-            pages = int(fields.get(b"pages", 0))
+            pages = _whole(key, "pages", fields.get(b"pages", b"0"))
             left = int(expiry) - now if expiry else 0
-            joined = int(fields.get(b"joined", 0))
+            joined = _whole(key, "joined", fields.get(b"joined", b"0"))
             found.append(
                 {
                     "agent": _text(name),
@@ -738,12 +784,24 @@ class SiteQueue:
             )
         return found
 
+    async def at_work(self) -> list[str]:
+        """Names of the agents whose session goes on, whatever they said of themselves."""
+        seconds, _ = await self._client.time()
+        names = await self._client.zrangebyscore(f"{self._base}agents", f"({seconds * 1000}", "+inf")
+        return [_text(name) for name in names]
+
     async def works_done(self) -> set[str]:
-        """The works that some agent with a session does."""
+        """The works that some agent with a session does. BrokenRecordError as `agents`."""
         pipeline = self._client.pipeline(transaction=False)
-        for name in await self._client.zrange(f"{self._base}agents", 0, -1):
-            pipeline.hget(f"{self._base}agent:{_text(name)}", "about")
-        told = [json.loads(about) for about in await pipeline.execute() if about]
+        keys = [
+            f"{self._base}agent:{_text(name)}"
+            for name in await self._client.zrange(f"{self._base}agents", 0, -1)
+        ]
+        for key in keys:
+            pipeline.hget(key, "about")
+        told = [
+            _about(key, about) for key, about in zip(keys, await pipeline.execute(), strict=True) if about
+        ]
         return {work for about in told for work in about.get("works", ("site",))}
 
     async def lists(self) -> dict[str, int]:
@@ -768,6 +826,9 @@ class SiteQueue:
                 batch = []
         return removed + (await self._client.unlink(*batch) if batch else 0)
 
+    def _pages_of(self, site: str, budget: bytes | None) -> int | None:
+        return None if budget is None else _whole(f"{self._base}budget", site, budget)
+
     def _bucket(self, site: str) -> str:
         return f"{self._base}sites:{sha1(site.encode(), usedforsecurity=False).hexdigest()[:4]}"
 
@@ -784,14 +845,47 @@ class SiteQueue:
             raise _named(error) from None
 
 
-def _record(site: str, text: str) -> SiteRecord:
-    letter, address, *rest = text.split(" ")
-    done, known = map(int, rest.pop(0).split("/")) if rest and "/" in rest[0] else (0, 0)
-    token, agent, work = rest or ("", "", "")
-    state, paused = STATES[letter.lower()], letter.isupper()
-    return SiteRecord(
-        site, state, paused, None if address == "-" else address, token, agent, work, known, done
-    )
+def _of_bucket(key: bytes | str, error: Exception) -> Exception:
+    return BrokenRecordError(key, "no hash") if connection.is_of_wrong_kind(error) else error
+
+
+def _record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteRecord:
+    """The record of a site as the script writes it; BrokenRecordError for anything else."""
+    try:
+        letter, address, *rest = _text(text).split(" ")
+        done, known = map(int, rest.pop(0).split("/")) if rest and "/" in rest[0] else (0, 0)
+        token, agent, work = rest or ("", "", "")
+        state, paused = STATES[letter.lower()], letter.isupper()
+        place = None if address == "-" else address
+        return SiteRecord(_text(site), state, paused, place, token, agent, work, known, done)
+    except (ValueError, KeyError):
+        raise BrokenRecordError(key, f"'{_shown(text)}' for '{_shown(site)}'") from None
+
+
+def _whole(key: str, field: str, text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BrokenRecordError(key, f"'{_shown(text)}' for '{_shown(field)}'", "whole numbers") from None
+
+
+def _about(key: str, text: bytes) -> dict[str, Any]:
+    """What an agent said of itself as it joined; BrokenRecordError for anything else."""
+    try:
+        about = json.loads(text)
+    except ValueError:
+        about = None
+    if not isinstance(about, dict):
+        raise BrokenRecordError(key, f"'{_shown(text)}' for 'about'", "what an agent said of itself")
+    return about
+
+
+def _holding(key: str, site: bytes, agent: str, text: bytes) -> Holding:
+    try:
+        done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
+        return Holding(_text(site), agent, known, done)
+    except ValueError:
+        raise BrokenRecordError(key, f"'{_shown(text)}' for '{_shown(site)}'", "an agent's sites") from None
 
 
 def _named(error: ResponseError) -> Exception:
@@ -802,3 +896,8 @@ def _named(error: ResponseError) -> Exception:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _shown(value: bytes | str) -> str:
+    """As a person reads it, whatever bytes they are."""
+    return printable(value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)

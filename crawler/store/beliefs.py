@@ -10,6 +10,7 @@ Raises DatabaseError as crawler.store.database does.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,20 +20,17 @@ from crawler.recrawl import Recrawl
 from crawler.recrawl.packing import UnreadableError
 from crawler.store.database import transaction
 from crawler.store.ranks import importance
+from crawler.store.reading import in_stretches
 from crawler.store.tables import beliefs, pages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sqlalchemy import Engine
 
     from crawler.recrawl.account import Mean
 
 logger = logging.getLogger("planner")
-
-# A visit is a new one where it is later than the kept one by more than these are rounded, seconds.
-ROUNDED = 0.002
-ROUNDED_SHARE = 2.0**-23
 
 
 class Believed(NamedTuple):
@@ -61,6 +59,7 @@ def believed(engine: Engine, site_id: int, mode: str, mean: Mean | None, **optio
 
 def keep(engine: Engine, site_id: int, site: Believed, looked_ms: int, wake_ms: int) -> None:
     """For the next time."""
+    _settle(site)
     order = site.recrawl.pages(0)
     hashes = np.array([site.rows[int(number)].url_hash for number in order], dtype="<i8")
     values = {
@@ -82,20 +81,43 @@ def many(engine: Engine) -> int:
         return int(connection.execute(select(func.sum(beliefs.c.pages))).scalar() or 0)
 
 
+class Extent(NamedTuple):
+    """How much there is to look after."""
+
+    pages: int
+    sites: int
+
+
+def extent(engine: Engine) -> Extent:
+    """Of all that recheck looks after, looked at or not. Reads every page's row: for a report."""
+    asked = select(pages.c.site_id, func.count()).where(_LOOKED_AFTER).group_by(pages.c.site_id)
+    many_of: Counter[int] = Counter()
+    for site_id, found in in_stretches(engine, pages, asked):
+        many_of[site_id] += found
+    return Extent(many_of.total(), len(many_of))
+
+
 def last_seen_ms(row: Any) -> int:
     """When a page was last heard of."""
     return int(max(row.fetched_at, row.last_checked or 0))
 
 
+def _settle(site: Believed) -> None:
+    """Last visits as the tables have them: where the times' base has moved, they were rounded twice."""
+    visited = {
+        number: last_seen_ms(row) / 1000 for number, row in site.rows.items() if row.state == "visited"
+    }
+    site.recrawl.note(list(visited), last=list(visited.values()))
+
+
 def _rows(engine: Engine, site_id: int) -> list[Any]:
     """Pages that were loaded and are not dead, of one site."""
-    asked = select(*_COLUMNS).where(
-        and_(pages.c.site_id == site_id, pages.c.sha256.is_not(None), pages.c.state != "dead")
-    )
+    asked = select(*_COLUMNS).where(and_(pages.c.site_id == site_id, _LOOKED_AFTER))
     with transaction(engine) as connection:
         return list(connection.execute(asked).all())
 
 
+_LOOKED_AFTER = and_(pages.c.sha256.is_not(None), pages.c.state != "dead")
 _COLUMNS = (
     *(
         pages.c.url_hash,
@@ -142,17 +164,28 @@ def _learn(recrawl: Recrawl, numbers: Mapping[int, int], rows: list[Any]) -> Non
     known = [row for row in rows if row.url_hash in numbers]
     if not known:
         return
-    last = dict(zip(numbers.values(), recrawl.last_visits(list(numbers.values())).tolist(), strict=True))
-    seen = sorted(
-        (last_seen_ms(row) / 1000, numbers[row.url_hash], row) for row in known if row.state == "visited"
-    )
-    _hear(recrawl, {numbers[row.url_hash]: row for row in known})
-    for at, number, row in seen:
-        since = at - last[number]
-        if since > ROUNDED + ROUNDED_SHARE * since:
-            changed = row.last_changed is not None and row.last_changed / 1000 > last[number] + ROUNDED
-            recrawl.visited([number], at, changed)
-    _hear(recrawl, {numbers[row.url_hash]: row for row in known})
+    told = [numbers[row.url_hash] for row in known]
+    last = dict(zip(told, recrawl.last_visits(told).tolist(), strict=True))
+    # Found before anything is told, which may move the base of times.
+    visits = sorted(_visits(recrawl, numbers, known, last))
+    _hear(recrawl, dict(zip(told, known, strict=True)))
+    for at, number, changed in visits:
+        recrawl.visited([number], at, changed)
+    _hear(recrawl, dict(zip(told, known, strict=True)))
+
+
+def _visits(
+    recrawl: Recrawl, numbers: Mapping[int, int], known: list[Any], last: Mapping[int, float]
+) -> Iterator[tuple[float, int, bool]]:
+    """Pages visited since the last visit that is kept: when, their number, and whether they were another then."""
+    for row in known:
+        number, at = numbers[row.url_hash], last_seen_ms(row)
+        if row.state == "visited" and _as_kept(recrawl, at) > last[number]:
+            yield at / 1000, number, _as_kept(recrawl, row.last_changed or 0) > last[number]
+
+
+def _as_kept(recrawl: Recrawl, ms: int) -> float:
+    return float(recrawl.as_kept(ms / 1000))
 
 
 def _hear(recrawl: Recrawl, known: dict[int, Any]) -> None:
@@ -167,7 +200,7 @@ def _hear(recrawl: Recrawl, known: dict[int, Any]) -> None:
     new = [
         number
         for number, at, many in zip(told, last, heard, strict=True)
-        if not many and known[number].signalled_at / 1000 > at + ROUNDED
+        if not many and _as_kept(recrawl, known[number].signalled_at) > at
     ]
     if new:
         recrawl.signalled(new, max(known[number].signalled_at for number in new) / 1000)

@@ -139,12 +139,19 @@ class Coordinator:
             entries = self._patiently(stop, lambda: self._gather(stop))
             if entries:
                 self._take_in(stop, entries)
-            elif leave is not None and self._patiently(stop, lambda: leave(self._stream.drained)):
+            elif leave is not None and self._patiently(stop, lambda: leave(self._left_nothing)):
                 return "drained and left"
             self._pulse.beat(lag=_age(entries))
             self._pulse.tell(self._stream)
             self._tidy(busy=bool(entries))
         return "stopped"
+
+    def _left_nothing(self) -> bool:
+        """Whether all is stored. If so the heartbeat goes, for with the last one the server leaves too."""
+        if not self._stream.drained():
+            return False
+        self._pulse.end()
+        return True
 
     def _tidy(self, *, busy: bool) -> None:
         assert self._log_keeper is not None

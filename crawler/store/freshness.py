@@ -1,8 +1,8 @@
 """How fresh the copy is believed to be, and why a page is visited when it is: for `scrapy report freshness`.
 
-Reads what recheck kept of each site (crawler.store.beliefs), one at a time. The price is the queue's; where Redis
-is away, what hangs on it is left out. Raises DatabaseError;
-PageUnknownError for a URL that recheck does not look after.
+Reads what recheck kept of each site (crawler.store.beliefs), some at a time; for options by which it chooses. The price
+is the queue's; where Redis is away, what hangs on it is left out. Raises DatabaseError; PageUnknownError for a URL that
+recheck does not look after.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from crawler.records import hash64
 from crawler.recrawl import Recrawl, value
 from crawler.recrawl import account as accounts
 from crawler.recrawl.packing import UnreadableError
-from crawler.store.beliefs import Believed, believed
+from crawler.sites.canonical import UrlError, split
+from crawler.store.beliefs import Believed, believed, many
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.revisits import Revisits
 from crawler.store.tables import beliefs, pages, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import Engine
 
@@ -34,6 +35,8 @@ HOUR: Final = 3600.0
 DAY: Final = 86_400.0
 # Bounds of the staleness distribution, seconds.
 STALE_BOUNDS: Final = (HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY)
+# Sites are read until they have so many pages, of some 22 bytes each; a site counts as FEWEST_PAGES at least.
+PAGES_AT_A_TIME, FEWEST_PAGES = 100_000, 100
 # Hours ahead that are told of.
 AHEAD: Final = (1, 2, 3, 6, 12, 24)
 
@@ -59,22 +62,20 @@ class Site(NamedTuple):
 def standing(engine: Engine, options: Options, account: Account | None) -> list[Site]:
     """Every site that recheck has looked at."""
     now = time.time()
-    with transaction(engine) as connection:
-        known = list(connection.execute(select(beliefs.c.site_id)).scalars())
-    found = (_site(engine, one, options, account, now) for one in known)
+    cost = _request_cost(options, many(engine))
+    found = (_site(packed, options, account, now, cost) for packed in _packed(engine))
     return [site for site in found if site is not None]
 
 
 def budget(engine: Engine, options: Options) -> float:
-    """Visits an hour that the budget allows; 0: recheck never asks."""
+    """Visits an hour that the budget allows, as packing reckons it: by the pages that were looked at."""
     seconds = Revisits(engine, options).sweep()
-    with transaction(engine) as connection:
-        many = sum(connection.execute(select(beliefs.c.pages)).scalars())
-    return many * HOUR / seconds if seconds else 0.0
+    return many(engine) * HOUR / seconds
 
 
 def explained(engine: Engine, options: Options, account: Account | None, url: str) -> dict[str, Any]:
     """The parts of one page's score, as figures."""
+    url = _canonical(url)
     with transaction(engine) as connection:
         row = connection.execute(
             select(pages.c.site_id, pages.c.url_hash, sites.c.site)
@@ -82,9 +83,7 @@ def explained(engine: Engine, options: Options, account: Account | None, url: st
             .where(pages.c.url_hash == hash64(url), pages.c.url == url)
         ).first()
     if row is None:
-        raise PageUnknownError(
-            f"{url} is not among the pages; wanted the canonical URL of one that was loaded"
-        )
+        raise PageUnknownError(f"{url} is not among the pages; wanted the URL of one that was loaded")
     mean = account.mean if account else None
     found = believed(
         engine, row.site_id, options.recrawl_mode, mean, longest_seconds=options.recheck_longest_seconds
@@ -95,15 +94,42 @@ def explained(engine: Engine, options: Options, account: Account | None, url: st
     return _parts(found, number, Revisits(engine, options), account)
 
 
-def _site(engine: Engine, site_id: int, options: Options, account: Account | None, now: float) -> Site | None:
-    asked = select(beliefs.c.packed).where(beliefs.c.site_id == site_id)
+def _canonical(url: str) -> str:
+    try:
+        return "".join(split(url))
+    except UrlError as error:
+        raise PageUnknownError(f"{error}, so it is not among the pages") from None
+
+
+def _packed(engine: Engine) -> Iterator[bytes]:
+    """What was kept of each site."""
     with transaction(engine) as connection:
-        packed = connection.execute(asked).scalar()
+        asked = select(beliefs.c.site_id, beliefs.c.pages).order_by(beliefs.c.site_id)
+        known = connection.execute(asked).all()
+    for first, last in _stretches(known):
+        some = select(beliefs.c.packed).where(beliefs.c.site_id.between(first, last))
+        with transaction(engine) as connection:
+            kept = connection.execute(some).scalars().all()
+        yield from kept
+
+
+def _stretches(known: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """First and last of the sites that are read at a time, each with so many pages."""
+    held, first = 0, None
+    for place, (site_id, pages_there) in enumerate(known, 1):
+        first = site_id if first is None else first
+        held += max(pages_there, FEWEST_PAGES)
+        if held >= PAGES_AT_A_TIME or place == len(known):
+            yield first, site_id
+            held, first = 0, None
+
+
+def _site(packed: bytes, options: Options, account: Account | None, now: float, cost: float) -> Site | None:
     recrawl = Recrawl([], [], mode=options.recrawl_mode, longest_seconds=options.recheck_longest_seconds)
     if account and account.mean:
         recrawl.mean = account.mean
     try:
-        numbers = recrawl.unpack(0, packed or b"")
+        numbers = recrawl.unpack(0, packed)
     except UnreadableError:
         return None
     view = recrawl.view(numbers, now, 1.0)
@@ -113,18 +139,18 @@ def _site(engine: Engine, site_id: int, options: Options, account: Account | Non
         current,
         now - recrawl.last_visits(numbers),
         view.weight,
-        _due(recrawl, numbers, options, account, now),
+        _due(recrawl, numbers, account, now, cost),
     )
 
 
 def _due(
-    recrawl: Recrawl, numbers: np.ndarray, options: Options, account: Account | None, now: float
+    recrawl: Recrawl, numbers: np.ndarray, account: Account | None, now: float, cost: float
 ) -> dict[int, int]:
-    """By the hour; costs as if the budget were requests alone."""
+    """By the hour; `cost` of a visit, in seconds of the budget."""
     if account is None or account.price <= 0:
         return {}
     recrawl.price = account.price
-    recrawl.note(numbers, size=_request_cost(options, len(numbers)))
+    recrawl.note(numbers, size=cost)
     floor = 0.0 if recrawl.mode.priced else account.price
     return {
         hours: int((recrawl.mode.score(recrawl.view(numbers, now + hours * HOUR, 1.0)) > floor).sum())
@@ -132,9 +158,10 @@ def _due(
     }
 
 
-def _request_cost(options: Options, many: int) -> float:
-    rate = options.recheck_requests_per_hour or many * HOUR / max(options.recheck_interval_seconds, 1.0)
-    return HOUR / rate
+def _request_cost(options: Options, pages_in_all: int) -> float:
+    """Seconds of the budget that a visit takes, as if it were a budget of requests alone."""
+    rate = options.recheck_requests_per_hour or pages_in_all * HOUR / options.recheck_interval_seconds
+    return HOUR / max(rate, 1e-9)
 
 
 def _parts(found: Believed, number: int, revisits: Revisits, account: Account | None) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Tells of changes of sites' health: a line in the log, a command, a webhook.
 
 A change is a row of `health_changes`, made in the transaction that stores the check that showed it; here it is told
-afterwards, by a thread of one of the coordinators, so that nothing that is stored waits for it. Every hook hears of
-every change at least once, in their order: one that fails is asked again, after pauses that grow to a minute, and hears
-of no later change before. Killed between telling and noting it, it tells again; `id` in what is told is then the same.
+afterwards, by a thread of one of the coordinators, so that nothing that is stored waits for it. Each hook, the log
+being one, hears of every change at least once and in their order, whatever becomes of the others: one that fails is
+asked again, after pauses that grow to a minute, and hears of no later change before; one that is slow keeps the others
+waiting for one change at a time. Killed between telling and noting it, it tells again; `id` in what is told is then the
+same.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import subprocess
@@ -15,29 +18,34 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import redis
-from sqlalchemy import select, update
+from sqlalchemy import and_, select, update
 
 from crawler.records import status_in_words
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.tables import health_changes
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine, Row
+    from sqlalchemy import ColumnElement, Engine, Row
 
     from crawler.options import Options
 
+    Hook = Callable[[Row[Any]], None]
+
 logger = logging.getLogger("coordinator")
 
-# How often it is looked for changes, and how many are told between two looks.
+# How often it is looked for changes, and how many each hook is told between two looks.
 LOOK_SECONDS, CHANGES_AT_A_TIME = 1.0, 100
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # Answers of a webhook that a later try may better; any other 4xx is its last word.
 _PASSING = frozenset({408, 425, 429})
+# The status of whatever has no words of its own (crawler.agent.errors).
+_OTHER = -13
 
 
 def turn_key(prefix: str) -> str:
@@ -56,13 +64,12 @@ class Hooks:
         self._client = client
         self._key = turn_key(options.key_prefix)
         self._name = name.encode()
-        self._seconds = options.status_hook_timeout_seconds
         # A turn outlasts the slowest hook, so that no other coordinator begins beside it.
-        self._turn_ms = int((3 * self._seconds + 10) * 1000)
+        self._turn_ms = int((3 * options.status_hook_timeout_seconds + 10) * 1000)
         self._hooks = _hooks(options)
         self._due = dict.fromkeys(self._hooks, 0.0)  # monotonic
         self._pauses = dict.fromkeys(self._hooks, FIRST_PAUSE_SECONDS)
-        self._logged: set[int] = set()  # changes whose line is written and which still wait for a hook
+        self._told: dict[str, int] = {}  # by hook: the last change that it was told of
         self._turn = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,7 +80,7 @@ class Hooks:
         self._thread.start()
 
     def end(self) -> None:
-        """Tell what there is once more, each hook once at most, and stop; what is left is the next coordinator's."""
+        """Tell what there is once more, no hook again that fails, and stop; what is left is the next coordinator's."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(self._turn_ms / 1000)
@@ -99,30 +106,34 @@ class Hooks:
         return self._turn
 
     def _tell(self, engine: Engine) -> None:
-        with transaction(engine) as connection:
-            asked = select(health_changes).where(health_changes.c.told_at.is_(None))
-            waiting = connection.execute(asked.order_by(health_changes.c.id).limit(CHANGES_AT_A_TIME)).all()
-        behind: set[str] = set()  # hooks that have not heard of an earlier change
-        for change in waiting:
-            self._log(change)
-            told = {name: self._told(name, change, behind) for name in self._hooks}
-            self._note(engine, change, told)
-            self._has_turn()
+        waiting = {name: deque(_waiting(engine, _at(name).is_(None))) for name in self._hooks}
+        # One change each, round by round: a slow hook keeps the others waiting for one change only.
+        while waiting := {name: changes for name, changes in waiting.items() if changes}:
+            for name, changes in waiting.items():
+                if not self._tell_one(engine, name, changes.popleft()):
+                    changes.clear()
+                self._has_turn()
+        # Also of what waits for hooks alone that the settings name no longer.
+        done = and_(*(_at(name).is_not(None) for name in self._hooks))
+        if _waiting(engine, done):
+            _note(engine, done, "told_at")
 
-    def _told(self, name: str, change: Row[Any], behind: set[str]) -> bool:
-        """Whether the hook has heard of the change, now or before."""
-        if getattr(change, f"{name}_at") is not None:
+    def _tell_one(self, engine: Engine, name: str, change: Row[Any]) -> bool:
+        """Whether the hook was told, and it is noted."""
+        # What was told and could not be noted is not told again, as long as this coordinator lives.
+        if self._told.get(name) != change.id and not self._try(name, change):
+            return False
+        self._told[name] = change.id
+        with suppress(DatabaseError):
+            _note(engine, health_changes.c.id == change.id, f"{name}_at")
             return True
-        if name not in behind and self._try(name, change):
-            return True
-        behind.add(name)
         return False
 
     def _try(self, name: str, change: Row[Any]) -> bool:
         if time.monotonic() < self._due[name] and not self._ending.is_set():
             return False
         try:
-            self._hooks[name](_told_of(change), self._seconds)
+            self._hooks[name](change)
         except HookError as error:
             pause = self._pauses[name]
             if pause == FIRST_PAUSE_SECONDS:
@@ -135,31 +146,35 @@ class Hooks:
         self._pauses[name] = FIRST_PAUSE_SECONDS
         return True
 
-    def _note(self, engine: Engine, change: Row[Any], told: dict[str, bool]) -> None:
-        now = time.time_ns() // 1_000_000
-        values = {
-            f"{name}_at": now for name, done in told.items() if done and not getattr(change, f"{name}_at")
-        }
-        if all(told.values()):
-            values["told_at"] = now
-            self._logged.discard(change.id)
-        if values:
-            with transaction(engine) as connection:
-                connection.execute(
-                    update(health_changes).where(health_changes.c.id == change.id).values(values)
-                )
 
-    def _log(self, change: Row[Any]) -> None:
-        if change.id in self._logged:
-            return
-        self._logged.add(change.id)
-        level = logging.INFO if change.now == "normal" else logging.WARNING
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.since / 1000))
-        logger.log(
-            level,
-            "%s is %s since %s (%s), was %s",
-            *(change.site, change.now, since, status_in_words(change.status), change.was),
-        )
+def _at(name: str) -> ColumnElement[int]:
+    """When a hook was told of a change."""
+    return health_changes.c[f"{name}_at"]
+
+
+def _waiting(engine: Engine, which: ColumnElement[bool]) -> Sequence[Row[Any]]:
+    """Changes that are still to be told, and which of them, in their order."""
+    asked = select(health_changes).where(health_changes.c.told_at.is_(None), which)
+    with transaction(engine) as connection:
+        return connection.execute(asked.order_by(health_changes.c.id).limit(CHANGES_AT_A_TIME)).all()
+
+
+def _note(engine: Engine, which: ColumnElement[bool], column: str) -> None:
+    """That changes which are still to be told, and which of them, were told just now."""
+    now = time.time_ns() // 1_000_000
+    told = update(health_changes).where(health_changes.c.told_at.is_(None), which).values({column: now})
+    with transaction(engine) as connection:
+        connection.execute(told)
+
+
+def _log(change: Row[Any]) -> None:
+    level = logging.INFO if change.now == "normal" else logging.WARNING
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.since / 1000))
+    logger.log(
+        level,
+        "%s is %s since %s (%s), was %s",
+        *(change.site, change.now, since, status_in_words(change.status), change.was),
+    )
 
 
 def _told_of(change: Row[Any]) -> bytes:
@@ -172,18 +187,26 @@ def _told_of(change: Row[Any]) -> bytes:
         "since": change.since,
         "seen_at": change.seen_at,
         "status": change.status,
-        "why": change.error or status_in_words(change.status),
+        "why": _why(change),
     }
     return json.dumps(told).encode()
 
 
-def _hooks(options: Options) -> dict[str, Callable[[bytes, float], None]]:
-    """The hooks that the settings name; each raises HookError where it is to be asked again."""
-    hooks: dict[str, Callable[[bytes, float], None]] = {}
+def _why(change: Row[Any]) -> str:
+    """In a few words; as it was seen, at length, where these say nothing of it: an error page comes with any code."""
+    words = status_in_words(change.status)
+    vague = change.status > 0 or change.status == _OTHER
+    return change.error or words if vague else words
+
+
+def _hooks(options: Options) -> dict[str, Hook]:
+    """The log, and the hooks that the settings name; each raises HookError where it is to be asked again."""
+    hooks: dict[str, Hook] = {"log": _log}
+    seconds = options.status_hook_timeout_seconds
     if words := options.status_command_words:
-        hooks["command"] = lambda told, seconds: _run_command(words, told, seconds)
-    if options.status_webhook:
-        hooks["webhook"] = lambda told, seconds: _post(options.status_webhook, told, seconds)
+        hooks["command"] = lambda change: _run_command(words, _told_of(change), seconds)
+    if options.webhook:
+        hooks["webhook"] = lambda change: _post(options.webhook, _told_of(change), seconds)
     return hooks
 
 
@@ -197,15 +220,37 @@ def _run_command(words: list[str], told: bytes, seconds: float) -> None:
         raise HookError(f"STATUS_COMMAND ended with code {ended.returncode}{f': {said}' if said else ''}")
 
 
+class _Unfollowed(urllib.request.HTTPRedirectHandler):
+    """A redirect would be asked without what is told."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Nowhere: it comes as HTTPError."""
+
+
+_open = urllib.request.build_opener(_Unfollowed).open
+
+
 def _post(url: str, told: bytes, seconds: float) -> None:
     request = urllib.request.Request(url, told, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 - options allows http and https alone
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
+        with _open(request, timeout=seconds) as answer:
             answer.read(1)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code >= 500 or error.code < 400 or error.code in _PASSING:
-            raise HookError(f"STATUS_WEBHOOK answered {error.code}") from None
+            raise HookError(f"STATUS_WEBHOOK answered {error.code}{_pointing(error)}") from None
         logger.warning("STATUS_WEBHOOK answered %d to a change, and is not told of it again", error.code)
-    except (OSError, ValueError) as error:
-        raise HookError(f"STATUS_WEBHOOK: {error}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise HookError(f"STATUS_WEBHOOK {_without_answer(error)}") from None
+
+
+def _pointing(error: urllib.error.HTTPError) -> str:
+    where = error.headers.get("Location")
+    return f" and points at {where}, which is not followed" if where and error.code < 400 else ""
+
+
+def _without_answer(error: Exception) -> str:
+    # A connection that was closed before any answer is one of these as well, and says so itself.
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+        return "answered with what is not HTTP"
+    return f"gave no answer: {error}"

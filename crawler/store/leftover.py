@@ -1,7 +1,7 @@
 """What a crawl leaves when it ends: sites that rest until later, records that nobody stores.
 
 A look at the server of the crawl, which is started for it where it is the bundled one. ServerAwayError, ServerError or
-OptionError where there is none to look at.
+OptionError where there is none to look at, BrokenRecordError where it holds no queue.
 """
 
 from __future__ import annotations

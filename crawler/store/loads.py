@@ -23,6 +23,7 @@ from crawler.sites.canonical import host_of
 from crawler.sites.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, share_of_line, with_profiles
 from crawler.sites.windows import Window
 from crawler.store.database import transaction
+from crawler.store.reading import by_key
 from crawler.store.rows import clean
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import sites, visits
@@ -81,19 +82,10 @@ def visits_after(engine: Engine, last_id: int, most: int = STRETCH_ROWS) -> list
 
 def profiles(engine: Engine) -> Iterator[tuple[str, np.ndarray]]:
     """Sites with imported loads: name, and 48 bytes by the cells of crawler.sites.load (255: not given)."""
-    number = profile_rows.c.site_id
-    last = -(2**63)
-    while True:
-        asked = (
-            select(number, profile_rows.c.site, profile_rows.c.loads).where(number > last).order_by(number)
-        )
-        with transaction(engine) as db:
-            rows = db.execute(asked.limit(STRETCH_ROWS)).all()
+    asked = select(profile_rows.c.site_id, profile_rows.c.site, profile_rows.c.loads)
+    for rows in by_key(engine, asked, profile_rows.c.site_id):
         for _, site, loads in rows:
             yield site, np.frombuffer(loads, np.uint8)
-        if len(rows) < STRETCH_ROWS:
-            return
-        last = rows[-1][0]
 
 
 def import_profiles(engine: Engine, rows: Iterable[tuple[str, np.ndarray]]) -> int:

@@ -28,7 +28,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from crawler import engine
 from crawler import options as our_options
 from crawler.sites import connection
-from crawler.sites.queue import SiteQueue
+from crawler.sites.queue import BrokenRecordError, SiteQueue
 from crawler.store.server import OtherCrawl, Server, ServerError, is_gone
 from crawler.store.stream import Mark, heartbeat_key, results_key
 
@@ -121,7 +121,7 @@ class LocalServer:
                         "agent %s is gone; its %d sites are handed on", agent["agent"], agent["held"]
                     )
                     await queue.part(agent["agent"])
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, BrokenRecordError) as error:
             logger.debug("sessions could not be looked at: %s", error)
 
     async def _stopped(self) -> None:

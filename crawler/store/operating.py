@@ -7,7 +7,7 @@ for the person why something could not be done; RedisError and DatabaseError pas
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -20,8 +20,9 @@ from crawler.sites.canonical import UrlError, host_of, split
 from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.packing import PACKED, due_pages
+from crawler.store.reading import by_key
 from crawler.store.reopening import SENT_BACK, checkpoint_from_tables
-from crawler.store.tables import BLOCKED, FINISHED, PAUSED, pages, sites
+from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
 from crawler.store.writing import forget
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, Row
 
     from crawler.options import Options
+    from crawler.records import Work
     from crawler.sites.scope import Scope
 
 # Where a site comes from that was named from outside (records.SiteFound).
@@ -156,13 +158,30 @@ async def _restore_works(queue: SiteQueue, engine: Engine, names: list[str], opt
     of_id = {records.hash64(name): name for name in names}
     of_these = pages.c.site_id.in_(of_id)
     for work in PACKED:
-        chosen, due, _ = due_pages(work, options)
-        asked = select(pages.c.site_id, func.min(due)).where(of_these, chosen).group_by(pages.c.site_id)
-        with transaction(engine) as db:
-            await queue.plan_works(work, {of_id[number]: int(at) for number, at in db.execute(asked).all()})
+        dues = _dues(engine, work, options, of_id)
+        if work == "recheck" and options.recheck_chooses:
+            dues = _looks(engine, options, dues)
+        await queue.fall_due(work, {of_id[number]: at for number, at in dues.items()})
     with transaction(engine) as db:
         sent_back = db.execute(select(pages.c.site_id).where(of_these, SENT_BACK).distinct()).scalars().all()
     await queue.plan_reopening([of_id[number] for number in sent_back])
+
+
+def _dues(engine: Engine, work: Work, options: Options, of_these: Collection[int]) -> dict[int, int]:
+    """When pages of these sites (ids) are due first for a work."""
+    chosen, due, _ = due_pages(work, options)
+    asked = select(pages.c.site_id, func.min(due)).where(pages.c.site_id.in_(of_these), chosen)
+    with transaction(engine) as db:
+        return {number: int(at) for number, at in db.execute(asked.group_by(pages.c.site_id)).all()}
+
+
+def _looks(engine: Engine, options: Options, dues: Mapping[int, int]) -> dict[int, int]:
+    """When recheck looks at these sites to choose: when it wanted to, at one that it does not know after its load."""
+    asked = select(beliefs.c.site_id, beliefs.c.wake_at).where(beliefs.c.site_id.in_(dues))
+    with transaction(engine) as db:
+        wanted = {number: int(at) for number, at in db.execute(asked).all()}
+    sooner = int((options.recheck_interval_seconds - options.first_recheck_seconds) * 1000)
+    return {number: at - sooner for number, at in dues.items()} | wanted
 
 
 def _count(counts: Rebuilt, restored: list[Restored]) -> None:
@@ -178,28 +197,14 @@ def _stored_sites(engine: Engine) -> Iterator[list[tuple[Restored, str]]]:
     """The tables' sites in batches, each with where it came from."""
     held = select(func.count()).where(pages.c.site_id == sites.c.site_id).scalar_subquery()
     chosen = select(sites, held.label("held"))
-    last = None
-    while True:
-        page = chosen.order_by(sites.c.site_id).limit(BATCH)
-        with transaction(engine) as db:
-            rows = db.execute(page if last is None else page.where(sites.c.site_id > last)).all()
-        if not rows:
-            return
-        last = rows[-1].site_id
+    for rows in by_key(engine, chosen, sites.c.site_id, BATCH):
         yield [(_restored(row), row.source or "") for row in rows]
 
 
 def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, int]]:
     """When the sites that were checked are due for it again, by site."""
     chosen = select(sites.c.site_id, sites.c.site, sites.c.health_at).where(sites.c.health_at.is_not(None))
-    last = None
-    while True:
-        page = chosen.order_by(sites.c.site_id).limit(BATCH)
-        with transaction(engine) as db:
-            rows = db.execute(page if last is None else page.where(sites.c.site_id > last)).all()
-        if not rows:
-            return
-        last = rows[-1].site_id
+    for rows in by_key(engine, chosen, sites.c.site_id, BATCH):
         yield {row.site: row.health_at + int(interval_seconds * 1000) for row in rows}
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, and_, false, func, select, true
 
 from crawler import states
-from crawler.options import PLAIN
 from crawler.records import Work, hash64
 from crawler.recrawl import account as accounts
 from crawler.sites.asking import DIGEST_BYTES, AskedPage, Asking, pack
@@ -79,7 +78,7 @@ class Packer:
         for work in (work for work in PACKED if work in done):
             sites = await self._queue.to_pack(work, now_ms + int(AHEAD_SECONDS * 1000), SITES_AT_A_TIME)
             for site in await self._stored(work, sites):
-                if work != "recheck" or self._options.recrawl_mode == PLAIN:
+                if work != "recheck" or not self._options.recheck_chooses:
                     packed += await self._pack(site, work, now_ms)
                 elif await self._in_budget():
                     packed += await self._pack_chosen(site, now_ms)
@@ -94,7 +93,7 @@ class Packer:
             if check_version(engine) is None:
                 return False
             self._engine = engine
-            if self._options.recrawl_mode != PLAIN:
+            if self._options.recheck_chooses:
                 # Arrays and a compiler, for whose mode needs them.
                 from crawler.store.revisits import Revisits
 

@@ -3,7 +3,8 @@
 A process of its own beside each coordinator, so that writing never waits for planning; of all of them one plans
 (crawler.sites.planner). While the database is away it plans by what it has read; while Redis is, it waits.
 
-Raises redis.RedisError where the server refuses us (password, wrong kind of key), OptionError for a setting.
+Raises redis.RedisError where the server refuses us (password, wrong kind of key), BrokenRecordError where a key has
+what no agent wrote, OptionError for a setting.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from crawler.schedulers.law import HOURS, UNKNOWN
 from crawler.sites import connection
 from crawler.sites.planner import Planner
 from crawler.sites.prospects import Hours
-from crawler.sites.queue import SiteQueue
+from crawler.sites.queue import BrokenRecordError, SiteQueue
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
 from crawler.store.loads import LoadedTable, load_table
 from crawler.store.packing import Packer
@@ -58,7 +59,7 @@ async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Eve
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_keep_looking(planner.look, stop, tells=True))
             tasks.create_task(_keep_looking(packer.look, stop, tells=False))
-    except* RedisError as group:
+    except* (RedisError, BrokenRecordError) as group:
         raise group.exceptions[0] from None
     finally:
         await client.aclose()

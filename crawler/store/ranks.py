@@ -58,7 +58,11 @@ class Ranked(NamedTuple):
 
 
 def replace(engine: Engine, ranked: Ranked, progress: Progress | None = None) -> int:
-    """Puts these ranks in force in the place of those that were; the number of the run."""
+    """Puts these ranks in force in the place of those that were; the number of the run.
+
+    ValueError, with all as it was, for columns that are not of one length: nobody could say whose ranks they are.
+    """
+    _check_lengths(ranked)
     run = _begin(engine, ranked)
     total = len(ranked.rank) + len(ranked.site)
     done = 0
@@ -112,6 +116,14 @@ def _begin(engine: Engine, ranked: Ranked) -> int:
         made = connection.execute(insert(rankings), row).inserted_primary_key
     assert made is not None
     return int(made[0])
+
+
+def _check_lengths(ranked: Ranked) -> None:
+    for names in (("site_id", "url_hash", "rank"), ("site", "site_rank", "site_pages")):
+        rows = {name: len(getattr(ranked, name)) for name in names}
+        if len(set(rows.values())) > 1:
+            told = ", ".join(f"{name} has {many}" for name, many in rows.items())
+            raise ValueError(f"ranks in columns of unequal length: {told} rows; wanted as many of each")
 
 
 def _pages(ranked: Ranked) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:

@@ -9,10 +9,10 @@ what comes meanwhile does not count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import Engine, Select, Table, func, select
+from sqlalchemy import Column, Engine, Select, Table, func, select
 
 from crawler.store.database import transaction
 from crawler.store.tables import FINISHED, dead_letters, fetches, pages, sites
@@ -108,6 +108,27 @@ def in_stretches(engine: Engine, table: Table, asked: Select[*tuple[Any, ...]]) 
             rows = connection.execute(asked.where(number > after, number <= until)).all() if until else []
         yield from rows
         after = until
+
+
+def by_key(
+    engine: Engine, asked: Select[*tuple[Any, ...]], key: Column[int], most: int = 0
+) -> Iterator[Sequence[Any]]:
+    """The rows of `asked` in the order of one of its columns, which none shares; `most` at a time (0: as above).
+
+    A short transaction for each time; none comes empty. What comes meanwhile is among them where its key is yet to
+    come.
+    """
+    most = most or STRETCH_ROWS
+    after: int | None = None
+    while True:
+        page = asked.order_by(key).limit(most)
+        with transaction(engine) as connection:
+            rows = connection.execute(page if after is None else page.where(key > after)).all()
+        if rows:
+            yield rows
+        if len(rows) < most:
+            return
+        after = getattr(rows[-1], key.name)
 
 
 class _Outcomes:

@@ -156,7 +156,7 @@ class Revisits:
         return max(float(np.quantile(worth, FIRST_QUANTILE)), 1e-9)
 
     def _count(self, at_least: int = 0) -> int:
-        """Pages that recheck looks after."""
+        """Pages that recheck looks after, of sites that it has looked at: all pages would take long to count."""
         if time.monotonic() - self._counted > COUNT_SECONDS or at_least > self._pages:
             self._pages, self._counted = beliefs.many(self._engine), time.monotonic()
         self._pages = max(self._pages, at_least)

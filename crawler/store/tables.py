@@ -268,6 +268,7 @@ health_changes = _table(
     Column("told_at", BigInteger),  # to all hooks; NULL: it is still to be told
     Column("command_at", BigInteger),  # when the command had ended well; NULL: there is none, or not yet
     Column("webhook_at", BigInteger),
+    Column("log_at", BigInteger),  # when a coordinator wrote its line
     UniqueConstraint("agent", "run", "seq", name="health_changes_record"),
     Index("health_changes_to_tell", "told_at"),
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Column, delete, func, select
 
 from crawler.store.database import transaction
-from crawler.store.tables import checks, fetches, health, visits
+from crawler.store.tables import checks, fetches, health, health_changes, visits
 
 if TYPE_CHECKING:
     import redis
@@ -59,6 +59,8 @@ def histories(options: Options) -> list[History]:
         History(visits.c.hour, options.hour_seconds, options.visits_days),
         History(checks.c.checked_at, 0.001, options.checks_days),
         History(health.c.checked_at, 0.001, options.health_days),
+        # Of one that is still to be told there is no such time: it stays.
+        History(health_changes.c.told_at, 0.001, options.health_days),
     ]
 
 

@@ -15,6 +15,7 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from redis.exceptions import RedisError
 
 from crawler.options import OptionError
 from crawler.records import status_in_words
-from crawler.sites.queue import Holding, SiteRecord
+from crawler.sites.queue import BrokenRecordError, Holding, SiteRecord
 from crawler.store.database import DatabaseError
 from crawler.views import figures, metrics
 from crawler.views.drawing import Bar, bars
@@ -43,6 +44,8 @@ Board = Callable[["Engine"], Section]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOK_SECONDS = 1.0
+# Threads for what reads the history from end to end; the loop's own, few on a small machine, are for quick looks.
+SLOW_THREADS = 3
 # Sites in hand, rows of the load picture, sites in line and top pages that are shown.
 MOST_HANDS, MOST_LOADS, MOST_LINE, MOST_TOP = 12, 40, 12, 12
 # Longest name of a site that is looked for.
@@ -86,15 +89,17 @@ class Dashboard:
         self._watch = Watch(settings, options)
         self._seen: tuple[float, Seen] | None = None
         self._looking = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(SLOW_THREADS, "report")
         self._loads = figures.Loads()
         self._load = self._kept(lambda engine: self._loads.picture(engine, options, MOST_LOADS))
         self._hours = self._kept(
-            lambda engine: figures.last_hours(engine, options.hour_seconds, time.time_ns() // 1_000_000)
+            lambda engine: figures.last_hours(engine, options.hour_seconds, time.time_ns() // 1_000_000),
+            self._threads,
         )
         self._errors = self._kept(figures.recent_errors)
         self._top = self._kept(lambda engine: figures.top_pages(engine, MOST_TOP))
         self._standing = self._kept(figures.standing)
-        self._boards = {name: self._kept(board) for name, board in boards.items()}
+        self._boards = {name: self._kept(board, self._threads) for name, board in boards.items()}
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
@@ -120,6 +125,7 @@ class Dashboard:
         slow = (self._load, self._hours, self._errors, self._top, self._standing)
         for kept in (*slow, *self._boards.values()):
             kept.drop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         await self._watch.close()
 
     # --- who may look ---
@@ -175,10 +181,10 @@ class Dashboard:
                 troubles.append(str(error) or type(error).__name__)
             return None
 
-        load, hours, top, errors = await asyncio.gather(
-            asked(self._load), asked(self._hours), asked(self._top), asked(self._errors)
+        # Side by side: nothing is waited for behind something else that is slow.
+        load, hours, top, errors, *boards = await asyncio.gather(
+            *map(asked, (self._load, self._hours, self._top, self._errors, *self._boards.values()))
         )
-        boards = [await asked(board) for board in self._boards.values()]
         pictures = [
             *([load_heat(load, MOST_LOADS)] if load and load["sites"] else []),
             *([pace_columns(hours, "Pages per hour", figures.HOURS)] if hours else []),
@@ -196,7 +202,7 @@ class Dashboard:
         try:
             record = await self._watch.queue.record(name)
             details = await self._watch.queue.details(name) if record else {}
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, BrokenRecordError) as error:
             troubles.append(str(error))
         try:
             row = await self._watch.ask_tables(lambda engine: figures.site_pages(engine, name))
@@ -225,8 +231,10 @@ class Dashboard:
         body = metrics.written(seen, standing)
         return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
 
-    def _kept(self, question: Callable[[Engine], Any]) -> Kept[Any]:
-        return Kept(lambda: self._watch.ask_tables(question))
+    def _kept(
+        self, question: Callable[[Engine], Any], threads: ThreadPoolExecutor | None = None
+    ) -> Kept[Any]:
+        return Kept(lambda: self._watch.ask_tables(question, threads))
 
 
 def _about(

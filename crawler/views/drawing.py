@@ -87,10 +87,16 @@ def bars(rows: Sequence[Bar], about: str) -> str:
     return _svg(len(rows) * ROW, parts, about)
 
 
-def heat(rows: Sequence[HeatRow], hours: Sequence[str], about: str, present: int | None = 0) -> str:
+def heat(
+    rows: Sequence[HeatRow],
+    hours: Sequence[str],
+    about: str,
+    present: int | None = 0,
+    crossed: tuple[str, str] = ("closed", "closed by robots.txt"),
+) -> str:
     """A cell for each row and hour, its colour the stronger the more there is.
 
-    `present` is the hour that is marked; None: none is.
+    `present` is the hour that is marked; None: none is. `crossed` says why cells are not open: below, and of each.
     """
     width = (100 - BEHIND) / max(len(hours), 1)
     parts = [
@@ -101,14 +107,17 @@ def heat(rows: Sequence[HeatRow], hours: Sequence[str], about: str, present: int
     for number, row in enumerate(rows):
         top = LINE + number * ROW
         parts.append(_clipped(0, top, NAMES, row.name))
-        parts += [_cell(BEHIND + at * width, top, width, row, at, hours[at]) for at in range(len(row.cells))]
+        parts += [
+            _cell(BEHIND + at * width, top, width, row, at, hours[at], crossed[1])
+            for at in range(len(row.cells))
+        ]
     height = LINE + len(rows) * ROW
     if present is not None and rows:
         parts.append(_rect(BEHIND + present * width, LINE - 1, width, height - LINE + 1, "now", "this hour"))
     marks = [
         *([("here", "this hour")] if present is not None and rows else []),
         *([("unknown", "unknown")] if any(None in row.cells for row in rows) else []),
-        *([("closed", "closed")] if any(not all(row.is_open) for row in rows) else []),
+        *([("closed", crossed[0])] if any(not all(row.is_open) for row in rows) else []),
     ]
     return _svg(height + 2 * LINE, [*parts, *_scale(height + LINE // 2, marks)], about)
 
@@ -231,10 +240,10 @@ def _legend(series: Sequence[str]) -> list[str]:
     return parts
 
 
-def _cell(x: float, top: float, width: float, row: HeatRow, at: int, hour: str) -> str:
+def _cell(x: float, top: float, width: float, row: HeatRow, at: int, hour: str, crossed: str) -> str:
     share = row.cells[at]
     if row.is_open and not row.is_open[at]:
-        kind, told = "closed", "closed by robots.txt"
+        kind, told = "closed", crossed
     elif share is None:
         kind, told = "unknown", "unknown"
     else:

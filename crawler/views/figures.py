@@ -26,7 +26,7 @@ from crawler.sites.load import FULL, UNKNOWN
 from crawler.store.database import transaction
 from crawler.store.loads import LoadedTable
 from crawler.store.ranks import in_force
-from crawler.store.reading import STRETCH_ROWS, in_stretches
+from crawler.store.reading import by_key, in_stretches
 from crawler.store.stream import GROUP, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, ranks, runs, site_ranks, sites
 
@@ -334,15 +334,8 @@ def site_pages(engine: Engine, site: str, most: int = 50) -> dict[str, Any] | No
 
 def site_names(engine: Engine) -> Iterator[tuple[int, str]]:
     """Every site's id and name, in the order of ids."""
-    last = -(2**63)
-    while True:
-        asked = select(sites.c.site_id, sites.c.site).where(sites.c.site_id > last).order_by(sites.c.site_id)
-        with transaction(engine) as db:
-            rows = db.execute(asked.limit(STRETCH_ROWS)).all()
+    for rows in by_key(engine, select(sites.c.site_id, sites.c.site), sites.c.site_id):
         yield from (tuple(row) for row in rows)
-        if len(rows) < STRETCH_ROWS:
-            return
-        last = rows[-1].site_id
 
 
 class Standing(NamedTuple):
@@ -355,15 +348,8 @@ class Standing(NamedTuple):
 def standing(engine: Engine) -> Standing:
     """How many sites are in which health, and how much could not be stored."""
     healths: Counter[str] = Counter()
-    last = -(2**63)
-    while True:
-        some = select(sites.c.site_id, sites.c.health).where(sites.c.site_id > last).order_by(sites.c.site_id)
-        with transaction(engine) as db:
-            rows = db.execute(some.limit(STRETCH_ROWS)).all()
+    for rows in by_key(engine, select(sites.c.site_id, sites.c.health), sites.c.site_id):
         healths.update(row.health for row in rows if row.health is not None)
-        if len(rows) < STRETCH_ROWS:
-            break
-        last = rows[-1].site_id
     with transaction(engine) as db:
         letters = db.execute(select(func.count()).select_from(dead_letters)).scalar_one()
     return Standing(dict(healths), letters)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
 from crawler.sites import connection
-from crawler.sites.queue import SiteQueue
+from crawler.sites.queue import BrokenRecordError, SiteQueue
 from crawler.store import operating
 from crawler.store.database import DatabaseError
 from crawler.views import figures
@@ -129,20 +130,25 @@ class Watch:
         try:
             now = await figures.queue_now(self._client, self.queue, self.options)
             await self._progress.fresh()
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, BrokenRecordError) as error:
             words = (
                 connection.explained(self._settings, error) if isinstance(error, RedisError) else str(error)
             )
             return None, words
         return now, ""
 
-    async def ask_tables(self, question: Callable[[Engine], T]) -> T | None:
-        """The answer to a question, asked in a thread; None where there are no tables yet. Raises DatabaseError."""
+    async def ask_tables(
+        self, question: Callable[[Engine], T], threads: ThreadPoolExecutor | None = None
+    ) -> T | None:
+        """The answer to a question, asked in a thread, of the loop's own where none are given.
+
+        None where there are no tables yet. Raises DatabaseError.
+        """
         if self.engine is None:
             self.engine = await asyncio.to_thread(operating.the_tables, self.options)
         if self.engine is None:
             return None
-        return await asyncio.to_thread(question, self.engine)
+        return await asyncio.get_running_loop().run_in_executor(threads, question, self.engine)
 
     async def _ask_tables(self) -> tuple[Tail | None, str]:
         try:

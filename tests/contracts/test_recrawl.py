@@ -159,14 +159,14 @@ def test_one_site_alone_is_asked_for_what_is_worth_its_price_and_woken_when_more
     assert set(hosts_of(pages).tolist()) <= {3}
     assert len(np.unique(pages)) == len(pages)
     assert now + 600 <= wake <= now + 600 + 366 * 86_400
-    # Nothing is worth it a little before waking, something is at waking.
-    policy.visited(pages, now + 600, False)
-    price, floor = policy.price, 0.0 if policy.mode.priced else policy.price
-    own = policy.pages(3)
-    early = policy.mode.score(policy.view(own, now + 600 + (wake - now - 600) * 0.9, 1e-5))
-    assert policy.price == price
-    if policy.mode.priced:
-        assert (early[~np.isin(own, pages)] <= floor).all()
+    # These visited, nothing is worth it a little before waking, and something is at waking.
+    policy.note(pages, last=now + 600)
+    floor, own = 0.0 if policy.mode.priced else policy.price, policy.pages(3)
+    early, late = (
+        policy.mode.score(policy.view(own, at, 1e-5)) for at in (wake - 0.1 * (wake - now - 600), wake + 1)
+    )
+    assert (early <= floor).all()
+    assert (late > floor).any()
 
 
 @pytest.mark.parametrize("mode", MODES)

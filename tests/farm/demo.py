@@ -17,7 +17,7 @@ from tests.farm.plan import KINDS
 
 VAR_DIR = Path("var/demo")
 SITES, PAGES = 12, 40
-# Sites that ask for patience would say so three times each, and what is shown would be lost between.
+# Sites that ask for a rest would say so three times each, and what is shown would be lost between.
 SHOWN = tuple(kind for kind in KINDS if kind != "busy")
 SCRAPY = Path(sys.executable).parent / "scrapy"
 # What every command of the demo is told beside its own words.

@@ -51,8 +51,12 @@ class Work(Protocol):
         `times` is the meta of the request, with the times of the stages it came through. Ends the turn as above.
         """
 
-    def shut(self, slot: Slot, status: int, error: str) -> bool:
-        """robots.txt could not be had, so no page may be asked. True: the slot is done with; False: the site rests."""
+    def shut(self, slot: Slot, status: int, error: str) -> None:
+        """robots.txt could not be had, so no page may be asked, or nobody answers there any more: ends every turn.
+
+        The site's rest has begun already, but where the site gave no answer, or no whole one
+        (crawler.agent.breaker.shuts): there is none then.
+        """
 
     def next_due(self, slot: Slot) -> float:
         """When the site is due for this work again, by the server's clock in seconds; 0.0: not by this lease."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from crawler import states
 from crawler.agent.session import now_ms
+from crawler.agent.visits import note_headers, note_times
 from crawler.records import Asked
 from crawler.sites import asking
 from crawler.sites.asking import AskingError
@@ -60,12 +61,11 @@ class AskingWork:
         said: Answer = "delayed" if states.ask_event(status) == "delayed" else "silent"
         self.tell(slot, turn, said, status, meta=times, error=error)
 
-    def shut(self, slot: Slot, status: int, error: str) -> bool:
+    def shut(self, slot: Slot, status: int, error: str) -> None:
         """Where nobody answers at all, every page is silent: one question stands for them. An error is a delay."""
         said: Answer = "silent" if status < 0 and status not in states.OUR_OWN else "delayed"
         while turn := slot.frontier.take(float("inf")):
             self.tell(slot, turn, said, status, error=f"robots.txt: {error}")
-        return True
 
     def next_due(self, slot: Slot) -> float:
         """When the first of its pages is due again."""
@@ -94,8 +94,8 @@ class AskingWork:
             error=error,
         )
         if response is not None:
-            self._visits.note_headers(record, response)
-        self._visits.note_times(record, (response.meta if response is not None else meta) or {})
+            note_headers(record, response)
+        note_times(record, (response.meta if response is not None else meta) or {})
         self._agent.tell(slot, record)
         self.note_due(slot, page, answer)
         self._visits.finish(slot, turn)
