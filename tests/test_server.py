@@ -272,17 +272,22 @@ def test_stale_socket_is_replaced_and_data_is_kept(var: Path, make_member: Calla
             assert redis_client.get("page") == "kept"
 
 
-def test_server_killed_under_its_members_is_started_again(
-    var: Path, make_member: Callable[[], Member]
+@pytest.mark.parametrize("role", ["visitor", "coordinator"])
+def test_server_killed_under_its_members_is_started_again_and_that_is_told(
+    var: Path, make_member: Callable[[], Member], role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The starter is this process and has not collected the dead child: a zombie counts as gone."""
     server = Server(var)
     with server.join() as membership:
         member = make_member()
         assert member.join() == "joined"
+        assert not server.gone()
+        assert "was gone" not in caplog.text
         kill_server(var)
-        with server.join("visitor") as visitor:
-            assert visitor.started
+        assert server.gone()
+        with server.join(role) as other:
+            assert other.started
+            assert "the bundled server was gone; it is started again" in caplog.text
         assert server.running()
         assert not membership.leave()
         assert member.leave() == "stopped"

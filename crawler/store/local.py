@@ -271,7 +271,8 @@ class ServerKeeper:
         One that is alive but does not answer is left to recover, one that nobody works with to its end.
         """
         try:
-            self._start_if_gone()
+            if self._server.gone():
+                self._server.join("visitor").leave()
         except ServerError as error:
             self.trouble = str(error)
             logger.debug("%s", error)
@@ -279,14 +280,6 @@ class ServerKeeper:
             return time.monotonic() - self._gone_since < GONE_SECONDS
         self.trouble, self._gone_since = "", 0.0
         return True
-
-    def _start_if_gone(self) -> None:
-        # In this order: the coordinator lets go of its lock before it stops the server.
-        if self._server.running() or not (self._server.agents_alive() or self._server.coordinator_alive()):
-            return
-        with self._server.join("visitor") as visit:
-            if visit.started:
-                logger.warning("the bundled server was gone; it is started again")
 
 
 class CoordinatorProcess:

@@ -178,10 +178,13 @@ class Server:
         self._make_folders()
         with self._alone():
             self.refuse_other(prefix)
+            in_use = self._in_use()
             with ExitStack() as undo:
                 locks = self._take_life_locks(role, undo)
                 started = self._ensure_answering()
                 undo.pop_all()
+            if started and in_use:
+                logger.warning("the bundled server was gone; it is started again")
             membership = Membership(self, role, locks, started)
             try:
                 self._claim(prefix)
@@ -193,8 +196,16 @@ class Server:
     def refuse_other(self, prefix: str) -> None:
         """OtherCrawl where an agent or a coordinator works on another KEY_PREFIX than this; starts nothing."""
         before = self._prefix()
-        if prefix and before not in ("", prefix) and (self.coordinator_alive() or self.agents_alive()):
+        if prefix and before not in ("", prefix) and self._in_use():
             raise OtherCrawl(self._belongs_to(before, prefix))
+
+    def gone(self) -> bool:
+        """Nobody listens, though an agent or the coordinator works: it died under them. Starts nothing."""
+        # In this order: the coordinator lets go of its lock before it stops the server.
+        return not self.running() and self._in_use()
+
+    def _in_use(self) -> bool:
+        return self.agents_alive() or self.coordinator_alive()
 
     def running(self) -> bool:
         """Somebody answers on the socket, be it that it is still loading. Starts nothing."""
