@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from scrapy.settings import BaseSettings
 
 from crawler import options
 from crawler.store.database import open_database
@@ -216,13 +217,21 @@ def test_who_may_look(place: Place, valkey: RunningServer) -> None:
         assert ask(local, Authorization="Basic ####").status == 401
 
 
-def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
-    valkey: RunningServer, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path / 'crawl.db'}"
+def settings_of_a_full_crawl(valkey: RunningServer, folder: Path) -> BaseSettings:
+    """Of a dashboard on a free port, over tables with something in them."""
+    url = f"sqlite:///{folder / 'crawl.db'}"
     engine = open_database(url)
     fill(engine, 3, 10)
     engine.dispose()
+    settings = crawl_of(engine, url, valkey.url, folder).settings.copy()
+    settings.set("DASHBOARD_PORT", 0, priority="cmdline")
+    return settings
+
+
+def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
+    valkey: RunningServer, tmp_path: Path
+) -> None:
+    settings = settings_of_a_full_crawl(valkey, tmp_path)
 
     def bad(_engine: Any) -> Section:
         raise ValueError("no such <b>column</b>")
@@ -230,9 +239,6 @@ def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
     def good(_engine: Any) -> Section:
         return Section("freshness", "How fresh the copy is", "97 % & more", [])
 
-    crawl = crawl_of(engine, url, valkey.url, tmp_path)
-    settings = crawl.settings.copy()
-    settings.set("DASHBOARD_PORT", 0, priority="cmdline")
     # In a thread of its own: in this one the browser's driver may have a loop that runs.
     with ThreadPoolExecutor(1) as thread:
         page = thread.submit(asyncio.run, served(settings, {"freshness": good, "status": bad})).result()
@@ -243,10 +249,7 @@ def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
 
 def test_reports_that_take_long_are_made_side_by_side(valkey: RunningServer, tmp_path: Path) -> None:
     """Each waits until the other has begun; made one behind the other, the first would be missing on the page."""
-    url = f"sqlite:///{tmp_path / 'crawl.db'}"
-    engine = open_database(url)
-    fill(engine, 3, 10)
-    engine.dispose()
+    settings = settings_of_a_full_crawl(valkey, tmp_path)
     both = Barrier(2)
 
     def slow(name: str) -> Callable[[Any], Section]:
@@ -256,8 +259,6 @@ def test_reports_that_take_long_are_made_side_by_side(valkey: RunningServer, tmp
 
         return made
 
-    settings = crawl_of(engine, url, valkey.url, tmp_path).settings.copy()
-    settings.set("DASHBOARD_PORT", 0, priority="cmdline")
     with ThreadPoolExecutor(1) as thread:
         boards = {name: slow(name) for name in ("status", "freshness")}
         page = thread.submit(asyncio.run, served(settings, boards)).result()
@@ -267,10 +268,7 @@ def test_reports_that_take_long_are_made_side_by_side(valkey: RunningServer, tmp
 
 def test_quick_looks_wait_for_no_report(valkey: RunningServer, tmp_path: Path) -> None:
     """More reports than the loop's own threads, none of which ends before the quick looks have been answered."""
-    url = f"sqlite:///{tmp_path / 'crawl.db'}"
-    engine = open_database(url)
-    fill(engine, 3, 10)
-    engine.dispose()
+    settings = settings_of_a_full_crawl(valkey, tmp_path)
     answered = Event()
 
     def slow(_engine: Any) -> Section:
@@ -289,8 +287,6 @@ def test_quick_looks_wait_for_no_report(valkey: RunningServer, tmp_path: Path) -
             answered.set()
             await made.stop()
 
-    settings = crawl_of(engine, url, valkey.url, tmp_path).settings.copy()
-    settings.set("DASHBOARD_PORT", 0, priority="cmdline")
     with ThreadPoolExecutor(1) as thread, ThreadPoolExecutor(1) as asking:
         page, metrics = thread.submit(asyncio.run, looked()).result()
     assert "Top ranks" in page.body
@@ -298,7 +294,7 @@ def test_quick_looks_wait_for_no_report(valkey: RunningServer, tmp_path: Path) -
     assert "lowtide_sites_by_health" in metrics.body
 
 
-async def served(settings: Any, boards: dict[str, Any]) -> str:
+async def served(settings: BaseSettings, boards: dict[str, Any]) -> str:
     """The page of a dashboard with these reports, asked for once."""
     made = Dashboard(settings, options.read(settings), boards)
     try:

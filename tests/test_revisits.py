@@ -481,6 +481,7 @@ def test_an_account_saves_a_window_and_moves_its_price_by_what_was_wanted() -> N
     cheaper = accounts.brought_up(level, 200.0, 10.0)
     assert cheaper.price < 1.0
     assert cheaper.saved == 10.0, "no more than a window's"
+    assert accounts.brought_up(level, 200.0, 0.5).saved == 5.0, "nor what passes while all sites are in hand"
     back = accounts.brought_up(cheaper, 50.0, 10.0)
     assert (back.saved, back.price) == (cheaper.saved, cheaper.price), "a clock that jumped back"
     assert accounts.brought_up(level, 1e9, 10.0).price > 0.5, "a long pause is no reason to give all away"

@@ -54,8 +54,6 @@ ENROL_SECONDS = 5.0
 OTHER_FILES = 256
 # A site whose address has no place is asked again after this, one that was not asked at all as well.
 AGAIN_SECONDS = 1.0
-# Places on addresses asked for at a time: the client has a hundred connections, and refuses who wants one more.
-PLACES_AT_A_TIME = 32
 
 
 class Checking:
@@ -92,7 +90,6 @@ class Checking:
         self._enough = asyncio.Event()  # so many are done that they should not wait for their time
         self._free = asyncio.Event()  # a slot has come free
         self._enrol_at = 0.0
-        self._placing = asyncio.Semaphore(PLACES_AT_A_TIME)
         self._losses = 0  # how often all leases were lost
         # A lease call is to come or under way: what it gives is in nobody's list.
         self._asking = True
@@ -229,8 +226,7 @@ class Checking:
         if address == leased.address:
             return True
         try:
-            async with self._placing:
-                return await self._queue.locate(self._session.name, leased, address)
+            return await self._queue.locate(self._session.name, leased, address)
         except StaleLeaseError:
             return False
 

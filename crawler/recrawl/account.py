@@ -16,8 +16,10 @@ from crawler.recrawl import price as prices
 if TYPE_CHECKING:
     import numpy as np
 
-# Windows of budget that can be saved for later.
+# Windows of budget that can be saved for later, or seconds of it where those are more: what passes while all sites are
+# in hand, or their answers on the way into the tables, is theirs when they can be looked at again.
 SAVED_WINDOWS = 1.0
+SAVED_SECONDS = 5.0
 # By how much, as a factor's logarithm, a window's budget moves the price: it finds its place within a sweep or two, and
 # moves little from one site to the next.
 STEP = 0.04
@@ -61,7 +63,7 @@ def brought_up(account: Account, now: float, window: float) -> Account:
     if not account.looked:
         return account._replace(saved=0.0, looked=now)
     passed = max(now - account.looked, 0.0)
-    saved = min(account.saved + passed, SAVED_WINDOWS * window)
+    saved = min(account.saved + passed, max(SAVED_WINDOWS * window, SAVED_SECONDS))
     down = STEP * min(passed / window, LONGEST_WINDOWS)
     return account._replace(price=prices.stepped(account.price, -down), saved=saved, looked=now)
 

@@ -2,7 +2,8 @@
 
 REDIS_URL, REDIS_HOST, REDIS_PORT, REDIS_DB and REDIS_PARAMS mean what scrapy-redis's users know. Two things are
 ours whatever they say: the library's own retries are off (a script that was sent twice is taken twice; callers
-back off themselves), and replies stay bytes. No message of this file holds a password.
+back off themselves), and replies stay bytes. Of an agent's many calls at once, those that find no connection free wait
+for one. No message of this file holds a password.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ BUNDLED = "crawler.store.local.LocalServer"
 # What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
 CONNECT_SECONDS = 5
 REPLY_SECONDS = 10
+# Of one asyncio client, where REDIS_PARAMS says nothing else; the server answers one call after the other anyway.
+MOST_CONNECTIONS = 32
 # What helps where somebody else wrote to the crawl's keys.
 ANEW = (
     "Once `scrapy queue show` tells of no records and no agents (where it cannot tell: once the agents have ended and "
@@ -50,9 +53,22 @@ _PASSING = (
 
 def connect(settings: BaseSettings) -> redis_asyncio.Redis:
     """The asyncio client for agents; no connection is made yet. OptionError where no server is named."""
-    params = _parameters(settings)
-    return cast(
+    params = {"max_connections": MOST_CONNECTIONS, **_parameters(settings)}
+    client = cast(
         "redis_asyncio.Redis", _build(params, redis_cls=redis_asyncio.Redis, retry=AsyncRetry(NoBackoff(), 0))
+    )
+    if "connection_pool" not in params:
+        client.connection_pool = _patient(client.connection_pool)
+    return client
+
+
+def _patient(pool: redis_asyncio.ConnectionPool) -> redis_asyncio.BlockingConnectionPool:
+    """The same, but that who finds all connections in use waits for one: the library's own refuses him."""
+    return redis_asyncio.BlockingConnectionPool(
+        connection_class=pool.connection_class,
+        max_connections=pool.max_connections,
+        timeout=REPLY_SECONDS,
+        **pool.connection_kwargs,
     )
 
 

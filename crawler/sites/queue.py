@@ -313,9 +313,8 @@ class SiteQueue:
         pipeline.lrange(f"{self._base}paths:{site}", 0, -1)
         pipeline.hget(f"{self._base}budget", site)
         entries, paths, budget = await pipeline.execute()
-        given = [
-            path.decode(errors="replace") for path in paths
-        ]  # what is no path is told by whoever reads it
+        # What is no path is told by whoever reads it.
+        given = [path.decode(errors="replace") for path in paths]
         return entries, given, self._pages_of(site, budget)
 
     async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Published]:

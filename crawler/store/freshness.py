@@ -62,7 +62,8 @@ class Site(NamedTuple):
 def standing(engine: Engine, options: Options, account: Account | None) -> list[Site]:
     """Every site that recheck has looked at."""
     now = time.time()
-    cost = _request_cost(options, many(engine))
+    # Seconds of the budget that a visit takes, as if it were a budget of requests alone.
+    cost = HOUR / max(budget(engine, options), 1e-9)
     found = (_site(packed, options, account, now, cost) for packed in _packed(engine))
     return [site for site in found if site is not None]
 
@@ -156,12 +157,6 @@ def _due(
         hours: int((recrawl.mode.score(recrawl.view(numbers, now + hours * HOUR, 1.0)) > floor).sum())
         for hours in AHEAD
     }
-
-
-def _request_cost(options: Options, pages_in_all: int) -> float:
-    """Seconds of the budget that a visit takes, as if it were a budget of requests alone."""
-    rate = options.recheck_requests_per_hour or pages_in_all * HOUR / options.recheck_interval_seconds
-    return HOUR / max(rate, 1e-9)
 
 
 def _parts(found: Believed, number: int, revisits: Revisits, account: Account | None) -> dict[str, Any]:
