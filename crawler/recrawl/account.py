@@ -16,9 +16,10 @@ from crawler.recrawl import price as prices
 if TYPE_CHECKING:
     import numpy as np
 
-# Windows of budget that can be saved for later, or seconds of it where those are more: what passes while all sites are
-# in hand, or their answers on the way into the tables, is theirs when they can be looked at again.
-SAVED_WINDOWS = 1.0
+# Windows of budget that can be saved for later, or seconds of it where those are more: with one window a twentieth to a
+# seventh of the budget was lost, with four a fortieth at most; and what passes while all sites are in hand, or their
+# answers on the way into the tables, is theirs when they can be looked at again.
+SAVED_WINDOWS = 4.0
 SAVED_SECONDS = 5.0
 # By how much, as a factor's logarithm, a window's budget moves the price: it finds its place within a sweep or two, and
 # moves little from one site to the next.
