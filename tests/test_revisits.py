@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -54,7 +55,7 @@ class Told:
 
     def __init__(self, engine: Engine, **settings: Any) -> None:
         self.engine = engine
-        self.options: Options = queue_options(recheck_interval_seconds=INTERVAL, **settings)
+        self.options: Options = queue_options(**{"recheck_interval_seconds": INTERVAL, **settings})
         self.revisits = Revisits(engine, self.options)
         self.random = random.Random(1)
         self.version = [0] * MANY
@@ -182,6 +183,20 @@ def test_budgets_are_kept(settings: dict[str, int], most: float, site: Web) -> N
     told = site("sqlite", **settings)
     told.live(5 * 3600.0, lively)
     assert 0.5 * 5 * most < told.visits.total() < 1.2 * 5 * most
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"recheck_interval_seconds": 1e-300}, {"recheck_requests_per_hour": 10**300}],
+    ids=["interval", "requests"],
+)
+def test_a_sweep_takes_a_millisecond_at_least(settings: dict[str, Any], site: Web) -> None:
+    """Warnings of figures that are none would be errors here."""
+    told = site("sqlite", **settings)
+    told.live(20.0, lively)
+    assert told.visits.total()
+    assert told.revisits.sweep() == 0.001
+    assert math.isfinite(freshness.budget(told.engine, told.options))
 
 
 def test_what_will_likely_answer_with_a_head_alone_costs_less(site: Web) -> None:

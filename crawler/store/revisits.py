@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # looking more often costs more than it brings (docs/decisions/0008-recheck.md).
 LOOK_SHARE: Final = 0.02
 SHORTEST_WINDOW_SECONDS: Final = 0.5
+# The tables' finest time: where a sweep takes less, not all figures would be finite.
+SHORTEST_SWEEP_SECONDS: Final = 0.001
 # A site sleeps so many windows at most: the price moves meanwhile.
 LONGEST_SLEEP: Final = 10.0
 # Where the account could not bear all that was worth it, the site is looked at again after this share of a window.
@@ -86,11 +88,12 @@ class Revisits:
         return max(LOOK_SHARE * self.sweep(), SHORTEST_WINDOW_SECONDS)
 
     def sweep(self) -> float:
-        """Seconds in which the budget visits all pages once."""
+        """Seconds in which the budget visits all pages once; a millisecond at least."""
         rate = self._options.recheck_requests_per_hour
-        if not rate:
-            return self._options.recheck_interval_seconds
-        return max(self._count(), 1) * accounts.HOUR / rate
+        found = (
+            max(self._count(), 1) * accounts.HOUR / rate if rate else self._options.recheck_interval_seconds
+        )
+        return max(found, SHORTEST_SWEEP_SECONDS)
 
     def look(self, name: str, now_ms: int, due_ms: int, account: Account, pace: float, most: int) -> Look:
         """Chooses, at most so many pages; `pace`: what this hour's visits cost, 1 where the site idles."""
@@ -144,8 +147,7 @@ class Revisits:
     def _budget(self) -> tuple[float, float]:
         """Requests and bytes an hour."""
         volume = self._options.recheck_bytes_per_hour or math.inf
-        rate = self._options.recheck_requests_per_hour
-        return rate or max(self._count(), 1) * accounts.HOUR / self._options.recheck_interval_seconds, volume
+        return max(self._count(), 1) * accounts.HOUR / self.sweep(), volume
 
     def _first_price(self, recrawl: Recrawl, numbers: list[int], now: float) -> float:
         recrawl.price = 0.0
