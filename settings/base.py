@@ -148,7 +148,8 @@ RECHECK_INTERVAL_SECONDS = 604_800.0
 # RECHECK_INTERVAL_SECONDS, whatever became of it.
 RECRAWL_MODE = "default"
 # What rechecking may cost, over all agents; 0: as many requests as ask every page of the sites that were looked at so
-# far once in RECHECK_INTERVAL_SECONDS, and any number of bytes. Not for RECRAWL_MODE `interval`.
+# far once in RECHECK_INTERVAL_SECONDS, and any number of bytes. What is left over may be spent later, up to what is had
+# in 8 % of the time in which every page is asked once. Not for RECRAWL_MODE `interval`.
 RECHECK_REQUESTS_PER_HOUR = 0
 RECHECK_BYTES_PER_HOUR = 0
 # The promise for pages that are worth no visit: they are asked after this all the same.

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from sqlalchemy import Engine
 
+from crawler.store.database import migrate, open_database
 from tests.crawling import Place
 from tests.databases import fresh_database
 from tests.servers import RunningServer, start_valkey
@@ -31,6 +33,12 @@ class MakeDatabase(Protocol):
     """Gives the URL of an empty database of a kind: sqlite, postgres or mariadb."""
 
     def __call__(self, kind: str) -> str: ...
+
+
+class OpenTables(Protocol):
+    """Opens a database of a kind: sqlite, postgres or mariadb."""
+
+    def __call__(self, kind: str) -> Engine: ...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,3 +84,28 @@ def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
     """Empty databases, gone after the test."""
     with ExitStack() as stack:
         yield lambda kind: stack.enter_context(fresh_database(kind, tmp_path))
+
+
+@pytest.fixture
+def fresh(make_database: MakeDatabase) -> Iterator[OpenTables]:
+    """Engines for databases without tables."""
+    with ExitStack() as stack:
+
+        def opened(kind: str) -> Engine:
+            engine = open_database(make_database(kind))
+            stack.callback(engine.dispose)
+            return engine
+
+        yield opened
+
+
+@pytest.fixture
+def filled(fresh: OpenTables) -> OpenTables:
+    """Engines for databases with empty tables."""
+
+    def made(kind: str) -> Engine:
+        engine = fresh(kind)
+        migrate(engine)
+        return engine
+
+    return made

@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,33 +20,17 @@ from crawler.options import OptionError, Options
 from crawler.options import read as read_options
 from crawler.records import Health, Record, SiteFound, SiteHealth, SiteOrder, hash64
 from crawler.reports import Crawl, status
-from crawler.store.database import migrate, open_database, transaction
+from crawler.store.database import transaction
 from crawler.store.hooks import Hooks, turn_key
 from crawler.store.tables import health, health_changes, sites
 from crawler.store.writing import Stored, store
-from tests.conftest import MakeDatabase
+from tests.conftest import OpenTables
 from tests.databases import KINDS
 from tests.servers import RunningServer, eventually, start_valkey
 
 SITE = "https://a.example"
 DAMPING = 1800.0
 every_kind = pytest.mark.parametrize("kind", KINDS)
-OpenTables = Callable[[str], Engine]
-
-
-@pytest.fixture
-def filled(make_database: MakeDatabase) -> Iterator[OpenTables]:
-    """Engines for databases with empty tables."""
-    engines: list[Engine] = []
-
-    def made(kind: str) -> Engine:
-        engines.append(open_database(make_database(kind)))
-        migrate(engines[-1])
-        return engines[-1]
-
-    yield made
-    for engine in engines:
-        engine.dispose()
 
 
 def check(at: int, word: SiteHealth, site: str = SITE, seq: int = 0, **more: Any) -> Health:

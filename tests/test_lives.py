@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,12 @@ from crawler.agent.frontier import Frontier
 from crawler.records import Answer, Asked, Health, Page, PageState, Record, SiteEnded, pack_lastmods
 from crawler.states import STATES, IllegalTransition, load_event
 from crawler.store import due_times
-from crawler.store.database import migrate, open_database, transaction
+from crawler.store.database import transaction
 from crawler.store.packing import PAGES_AT_A_TIME, read_asking
 from crawler.store.reopening import checkpoint_from_tables
 from crawler.store.tables import fetches, pages
 from crawler.store.writing import Counts, Stored, store
-from tests.conftest import MakeDatabase
+from tests.conftest import OpenTables
 from tests.databases import KINDS
 from tests.life import Life, lived
 from tests.queue_driver import queue_options
@@ -27,22 +26,6 @@ from tests.servers import RunningServer
 SITE = "https://a.example"
 every_kind = pytest.mark.parametrize("kind", KINDS)
 DELAYS = (10.0, 100.0)
-OpenFresh = Callable[[str], Engine]
-
-
-@pytest.fixture
-def fresh(make_database: MakeDatabase) -> Iterator[OpenFresh]:
-    """Engines over empty tables."""
-    engines: list[Engine] = []
-
-    def opened(kind: str) -> Engine:
-        engines.append(open_database(make_database(kind)))
-        migrate(engines[-1])
-        return engines[-1]
-
-    yield opened
-    for engine in engines:
-        engine.dispose()
 
 
 def loaded(at: int, path: str = "/", status: int = 200, **more: Any) -> Page:
@@ -77,8 +60,8 @@ def life(engine: Engine, path: str = "/") -> tuple[str, int, int | None, int | N
 
 
 @every_kind
-def test_a_life_step_by_step(kind: str, fresh: OpenFresh) -> None:
-    engine = fresh(kind)
+def test_a_life_step_by_step(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     steps: list[tuple[Record, tuple[str, int, int | None, int | None]]] = [
         (loaded(1_000, status=-2), ("no_response_1", 1, 1_000, 11_000)),
         (asked(12_000, "no_response_1", "delayed"), ("no_response_1", 1, 12_000, 22_000)),
@@ -109,8 +92,8 @@ def test_a_life_step_by_step(kind: str, fresh: OpenFresh) -> None:
 
 
 @every_kind
-def test_a_page_that_answers_without_a_body_to_have_is_visited(kind: str, fresh: OpenFresh) -> None:
-    engine = fresh(kind)
+def test_a_page_that_answers_without_a_body_to_have_is_visited(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     put(engine, loaded(1_000, status=-2), asked(12_000, "no_response_1", "answers", status=403))
     assert life(engine)[0] == "visited"
     put(engine, loaded(1_000, "/b", sha256="cd" * 32), asked(2_000, "visited", "silent", "/b"))
@@ -119,8 +102,8 @@ def test_a_page_that_answers_without_a_body_to_have_is_visited(kind: str, fresh:
 
 
 @every_kind
-def test_what_is_elsewhere_or_was_heard_of_since_is_left_alone(kind: str, fresh: OpenFresh) -> None:
-    engine = fresh(kind)
+def test_what_is_elsewhere_or_was_heard_of_since_is_left_alone(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     put(engine, loaded(1_000, content_hash="1" * 32), asked(50_000, "visited", "silent"))
     before = row(engine)
     refused = [
@@ -143,8 +126,8 @@ def test_what_is_elsewhere_or_was_heard_of_since_is_left_alone(kind: str, fresh:
 
 
 @every_kind
-def test_a_change_is_one_of_the_text(kind: str, fresh: OpenFresh) -> None:
-    engine = fresh(kind)
+def test_a_change_is_one_of_the_text(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     one, two = "1" * 32, "2" * 32
     expected = [
         (loaded(1_000, content_hash=one, sha256="aa" * 32), None),
@@ -167,10 +150,10 @@ def test_a_change_is_one_of_the_text(kind: str, fresh: OpenFresh) -> None:
 
 @every_kind
 def test_any_order_any_batches_and_many_times_kill_nobody_before_three_failures(
-    kind: str, fresh: OpenFresh
+    kind: str, filled: OpenTables
 ) -> None:
     """The rules of crawler.states, kept by the tables, whatever comes when; in the order of time they agree exactly."""
-    engine = fresh(kind)
+    engine = filled(kind)
     chance = random.Random(7)
     for number in range(12):
         path = f"/{number}"
@@ -267,8 +250,8 @@ def test_what_loading_saw_puts_off_a_check_that_has_a_time(valkey: RunningServer
 
 
 @every_kind
-def test_an_asking_has_the_pages_that_are_due_and_the_time_of_the_next(kind: str, fresh: OpenFresh) -> None:
-    engine = fresh(kind)
+def test_an_asking_has_the_pages_that_are_due_and_the_time_of_the_next(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     put(
         engine,
         loaded(1_000, "/visited", etag='"1"', last_modified="then", size=7, depth=2),
@@ -293,8 +276,8 @@ def test_an_asking_has_the_pages_that_are_due_and_the_time_of_the_next(kind: str
     assert (nothing.pages, nothing.next_due_ms) == ([], 0)
 
 
-def test_what_an_asking_has_no_room_for_is_due_at_once(fresh: OpenFresh) -> None:
-    engine = fresh("sqlite")
+def test_what_an_asking_has_no_room_for_is_due_at_once(filled: OpenTables) -> None:
+    engine = filled("sqlite")
     put(engine, *(loaded(1_000 + n, f"/{n}") for n in range(PAGES_AT_A_TIME + 5)))
     found = read_asking(engine, SITE, "recheck", queue_options(recheck_interval_seconds=1.0), 10**6)
     assert [page.path for page in found.pages] == [f"/{n}" for n in range(PAGES_AT_A_TIME)]
@@ -302,8 +285,8 @@ def test_what_an_asking_has_no_room_for_is_due_at_once(fresh: OpenFresh) -> None
 
 
 @every_kind
-def test_a_site_is_opened_for_what_was_sent_back_and_for_what_is_new(kind: str, fresh: OpenFresh) -> None:
-    engine = fresh(kind)
+def test_a_site_is_opened_for_what_was_sent_back_and_for_what_is_new(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     put(
         engine,
         loaded(1_000, "/", depth=0, sha256="aa" * 32),

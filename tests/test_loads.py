@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from crawler.store.loads import (
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import visits
 from crawler.store.writing import Stored, forget, store
-from tests.conftest import MakeDatabase
+from tests.conftest import MakeDatabase, OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
 from tests.servers import RunningServer, eventually
@@ -39,20 +38,6 @@ SITE, OTHER = "https://a.example", "https://b.example"
 # 00:00 UTC of a Monday.
 MONDAY = 4 * 24 + 52 * 7 * 24
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture
-def engines(make_database: MakeDatabase) -> Iterator[Any]:
-    opened: list[Engine] = []
-
-    def filled(kind: str) -> Engine:
-        opened.append(open_database(make_database(kind)))
-        migrate(opened[-1])
-        return opened[-1]
-
-    yield filled
-    for engine in opened:
-        engine.dispose()
 
 
 def visit(number: int, hour: int, site: str = SITE, **more: Any) -> Visit:
@@ -74,8 +59,8 @@ def given(load: int) -> np.ndarray:
 
 @every_kind
 @pytest.mark.parametrize("many", [2, 60])  # of a few and of many, each database is told in its own way
-def test_visits_come_back_in_order_and_once(kind: str, many: int, engines: Any) -> None:
-    engine = engines(kind)
+def test_visits_come_back_in_order_and_once(kind: str, many: int, filled: OpenTables) -> None:
+    engine = filled(kind)
     told = [visit(n, MONDAY + n, seconds=0.1 * n, refused=1 / 3, delay_seconds=2.5) for n in range(1, many)]
     last = visit(many, MONDAY, OTHER, seconds=0.0, pages=0, refused=1.0, hours_open="0100-0800")
     put(engine, *told, last)
@@ -92,8 +77,8 @@ def test_visits_come_back_in_order_and_once(kind: str, many: int, engines: Any) 
 
 
 @every_kind
-def test_a_forgotten_site_leaves_nothing(kind: str, engines: Any) -> None:
-    engine = engines(kind)
+def test_a_forgotten_site_leaves_nothing(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
     put(engine, visit(1, MONDAY), visit(2, MONDAY, OTHER))
     import_profiles(engine, [(SITE, given(3)), (OTHER, given(4))])
     with transaction(engine) as connection:
@@ -122,10 +107,12 @@ def test_tables_of_before_get_theirs(kind: str, make_database: MakeDatabase) -> 
 
 
 @every_kind
-def test_imports_replace_and_are_forgotten(kind: str, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imports_replace_and_are_forgotten(
+    kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (loads, reading):
         monkeypatch.setattr(module, "STRETCH_ROWS", 7)
-    engine = engines(kind)
+    engine = filled(kind)
     names = [f"https://{n}.example" for n in range(30)]
     assert import_profiles(engine, ((name, given(n)) for n, name in enumerate(names))) == 30
     assert {site: int(values[0]) for site, values in profiles(engine)} == {
@@ -143,9 +130,9 @@ def test_imports_replace_and_are_forgotten(kind: str, engines: Any, monkeypatch:
 # --- Both -------------------------------------------------------------------------------------------------
 
 
-def test_a_table_grows_with_what_comes(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_grows_with_what_comes(filled: OpenTables, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read bit by bit it knows the same as read in one go."""
-    engine = engines("sqlite")
+    engine = filled("sqlite")
     dice = np.random.default_rng(1)
     told = [
         visit(n, MONDAY + n // 9, f"https://{n % 37}.example", seconds=float(dice.uniform(0.1, 2.0)))
@@ -165,16 +152,16 @@ def test_a_table_grows_with_what_comes(engines: Any, monkeypatch: pytest.MonkeyP
     assert table.forecast(MONDAY).load.shape == (37, 24)
 
 
-def test_two_agents_may_see_a_site_in_one_hour(engines: Any) -> None:
-    engine = engines("sqlite")
+def test_two_agents_may_see_a_site_in_one_hour(filled: OpenTables) -> None:
+    engine = filled("sqlite")
     put(engine, visit(1, MONDAY), visit(2, MONDAY, seconds=0.4), visit(3, MONDAY, OTHER))
     table = load_table(engine)
     assert table.visits == {0: 2, 1: 1}
     assert table.forecast(MONDAY).load[0, 0] > table.forecast(MONDAY).load[1, 0]
 
 
-def test_the_last_word_on_pause_and_window_counts(engines: Any) -> None:
-    engine = engines("sqlite")
+def test_the_last_word_on_pause_and_window_counts(filled: OpenTables) -> None:
+    engine = filled("sqlite")
     put(engine, visit(1, MONDAY, delay_seconds=1.0, hours_open="0100-0800"))
     table = load_table(engine)
     assert table.is_open(MONDAY, 3600)[0].tolist() == [1 <= hour < 8 for hour in range(24)]
@@ -186,8 +173,8 @@ def test_the_last_word_on_pause_and_window_counts(engines: Any) -> None:
     assert table.delays[: len(table)].tolist() == pytest.approx([4.0, 0.0, np.nan], nan_ok=True)
 
 
-def test_imported_loads_stand_for_measured_ones(engines: Any) -> None:
-    engine = engines("sqlite")
+def test_imported_loads_stand_for_measured_ones(filled: OpenTables) -> None:
+    engine = filled("sqlite")
     put(
         engine,
         *(visit(n, MONDAY + n, seconds=0.2) for n in range(1, 30)),
@@ -212,8 +199,8 @@ def test_imported_loads_stand_for_measured_ones(engines: Any) -> None:
     assert (table.forecast(MONDAY).load[1] == measured[1]).all()
 
 
-def test_what_is_exported_and_imported_is_the_same_forecast(engines: Any) -> None:
-    engine = engines("sqlite")
+def test_what_is_exported_and_imported_is_the_same_forecast(filled: OpenTables) -> None:
+    engine = filled("sqlite")
     dice = np.random.default_rng(2)
     put(
         engine,
@@ -328,8 +315,8 @@ def test_the_report_is_short_and_the_busiest_come_first() -> None:
     assert report.text({"sites": []}).startswith("  no load is known yet")
 
 
-def test_imports_are_rows_of_their_own(engines: Any) -> None:
-    engine = engines("sqlite")
+def test_imports_are_rows_of_their_own(filled: OpenTables) -> None:
+    engine = filled("sqlite")
     import_profiles(engine, [(SITE, given(3))])
     with engine.connect() as connection:
         (row,) = connection.execute(select(profile_rows)).all()

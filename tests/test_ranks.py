@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,13 @@ from crawler.store.tables import ranks as rank_rows
 from crawler.store.writing import Stored, forget, store
 from rankers import Graph, rank
 from rankers.folder import made_whole, read_manifest, write_manifest
-from tests.conftest import MakeDatabase
+from tests.conftest import MakeDatabase, OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
 from tests.servers import eventually
 
 ROOT = Path(__file__).parent.parent
 every_kind = pytest.mark.parametrize("kind", KINDS)
-OpenFresh = Callable[[str], Engine]
-
-
-@pytest.fixture
-def filled(make_database: MakeDatabase) -> Iterator[OpenFresh]:
-    """Engines for databases with empty tables."""
-    engines: list[Engine] = []
-
-    def opened(kind: str) -> Engine:
-        engines.append(open_database(make_database(kind)))
-        migrate(engines[-1])
-        return engines[-1]
-
-    yield opened
-    for engine in engines:
-        engine.dispose()
 
 
 def ranked(pages: int = 100, sites: int = 7, seed: int = 0) -> Ranked:
@@ -96,7 +80,7 @@ def runs_of(engine: Engine, table: Any) -> set[int]:
 
 @every_kind
 def test_ranks_are_stored_to_the_last_bit_and_replaced_whole(
-    kind: str, filled: OpenFresh, monkeypatch: pytest.MonkeyPatch
+    kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "STRETCH_ROWS", 30)
     engine = filled(kind)
@@ -121,7 +105,7 @@ def test_ranks_are_stored_to_the_last_bit_and_replaced_whole(
 
 @every_kind
 def test_readers_see_one_ranking_until_the_next_is_whole(
-    kind: str, filled: OpenFresh, monkeypatch: pytest.MonkeyPatch
+    kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked at after every stretch of the writing and of the clearing."""
     monkeypatch.setattr(ranks, "STRETCH_ROWS", 20)
@@ -149,7 +133,7 @@ def test_readers_see_one_ranking_until_the_next_is_whole(
 
 
 @every_kind
-def test_what_a_killed_ranking_left_goes_with_the_next(kind: str, filled: OpenFresh) -> None:
+def test_what_a_killed_ranking_left_goes_with_the_next(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     given = ranked(seed=1)
     replace(engine, given)
@@ -164,7 +148,7 @@ def test_what_a_killed_ranking_left_goes_with_the_next(kind: str, filled: OpenFr
 
 
 @every_kind
-def test_of_two_rankings_at_a_time_the_later_stays(kind: str, filled: OpenFresh) -> None:
+def test_of_two_rankings_at_a_time_the_later_stays(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     later = ranked(seed=2)
 
@@ -180,7 +164,7 @@ def test_of_two_rankings_at_a_time_the_later_stays(kind: str, filled: OpenFresh)
 
 
 @every_kind
-def test_a_forgotten_site_has_no_ranks(kind: str, filled: OpenFresh) -> None:
+def test_a_forgotten_site_has_no_ranks(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     given = ranked()
     name = "https://a.example"
@@ -194,7 +178,7 @@ def test_a_forgotten_site_has_no_ranks(kind: str, filled: OpenFresh) -> None:
 
 
 @pytest.mark.parametrize("column", ["site_id", "url_hash", "rank", "site", "site_rank", "site_pages"])
-def test_columns_of_unequal_length_change_nothing(column: str, filled: OpenFresh) -> None:
+def test_columns_of_unequal_length_change_nothing(column: str, filled: OpenTables) -> None:
     engine = filled("sqlite")
     given = ranked(seed=1)
     run = replace(engine, given)

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ from crawler.sites.queue import HELD_UP_MS
 from crawler.sites.scope import Scope
 from crawler.store import freshness, operating
 from crawler.store.beliefs import believed
-from crawler.store.database import migrate, open_database, transaction
+from crawler.store.database import transaction
 from crawler.store.packing import Packer
 from crawler.store.planning import TableLoads
 from crawler.store.revisits import Look, Revisits
 from crawler.store.tables import beliefs, pages, rankings, ranks
 from crawler.store.writing import Stored, forget, store
-from tests.conftest import MakeDatabase
+from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
 from tests.queue_driver import BASE, Driver, driver, queue_options
@@ -124,17 +124,8 @@ class Told:
 
 
 @pytest.fixture
-def site(make_database: MakeDatabase) -> Iterator[Web]:
-    engines: list[Engine] = []
-
-    def made(kind: str, **settings: Any) -> Told:
-        engines.append(open_database(make_database(kind)))
-        migrate(engines[-1])
-        return Told(engines[-1], **settings)
-
-    yield made
-    for engine in engines:
-        engine.dispose()
+def site(filled: OpenTables) -> Web:
+    return lambda kind, **settings: Told(filled(kind), **settings)
 
 
 def lively(one: int) -> float:

@@ -11,7 +11,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,41 +53,14 @@ from crawler.store.reading import summary
 from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites, visits
 from crawler.store.upserts import Upsert
 from crawler.store.writing import Counts, Letter, Stored, bury, clean, entry_number, store
-from tests.conftest import MakeDatabase
+from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS, POSTGRES
 from tests.servers import free_port
 
 ROOT = Path(__file__).parent.parent
 SITE = "https://a.example"
 
-OpenFresh = Callable[[str], Engine]
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture
-def fresh(make_database: MakeDatabase) -> Iterator[OpenFresh]:
-    """Engines for empty databases."""
-    engines: list[Engine] = []
-
-    def opened(kind: str) -> Engine:
-        engines.append(open_database(make_database(kind)))
-        return engines[-1]
-
-    yield opened
-    for engine in engines:
-        engine.dispose()
-
-
-@pytest.fixture
-def filled(fresh: OpenFresh) -> OpenFresh:
-    """Engines for databases with empty tables."""
-
-    def made(kind: str) -> Engine:
-        engine = fresh(kind)
-        migrate(engine)
-        return engine
-
-    return made
 
 
 def page(path: str, fetched_at: int = 1_000, **more: Any) -> Page:
@@ -187,7 +159,7 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_locked_file_is_away(filled: OpenFresh) -> None:
+def test_locked_file_is_away(filled: OpenTables) -> None:
     engine = filled("sqlite")
     with engine.connect() as holder:
         holder.exec_driver_sql("BEGIN EXCLUSIVE")
@@ -196,7 +168,7 @@ def test_locked_file_is_away(filled: OpenFresh) -> None:
             store(connection, [Stored("1-0", page("/"))])
 
 
-def test_sqlite_is_set_up_for_one_writer_and_many_readers(filled: OpenFresh) -> None:
+def test_sqlite_is_set_up_for_one_writer_and_many_readers(filled: OpenTables) -> None:
     with filled("sqlite").connect() as connection:
         asked = (
             "journal_mode",
@@ -225,7 +197,7 @@ RARE = {
 
 @every_kind
 @pytest.mark.parametrize("many", [1, upserts.LEAST_COPIED + 5])
-def test_what_a_newer_turn_does_not_have_is_gone(kind: str, many: int, filled: OpenFresh) -> None:
+def test_what_a_newer_turn_does_not_have_is_gone(kind: str, many: int, filled: OpenTables) -> None:
     """Rows with and without the rare columns are written by statements of their own."""
     engine = filled(kind)
     names = [name for name in row_of.RARE_COLUMNS if name not in ("extracted_at", *row_of.LIFE_COLUMNS)]
@@ -253,7 +225,7 @@ def test_known_versions_are_those_of_the_revisions() -> None:
 
 
 @every_kind
-def test_revisions_make_the_tables_that_the_code_knows(kind: str, fresh: OpenFresh) -> None:
+def test_revisions_make_the_tables_that_the_code_knows(kind: str, fresh: OpenTables) -> None:
     walked, made = fresh(kind), fresh(kind)
     at_revision(walked, "head")
     migrate(made)
@@ -280,7 +252,7 @@ def shape(engine: Engine) -> dict[str, Any]:
 
 
 @every_kind
-def test_tables_that_were_half_made_are_taken_up(kind: str, fresh: OpenFresh) -> None:
+def test_tables_that_were_half_made_are_taken_up(kind: str, fresh: OpenTables) -> None:
     """MariaDB commits each by itself."""
     engine = fresh(kind)
     with transaction(engine) as connection:
@@ -293,7 +265,7 @@ def test_tables_that_were_half_made_are_taken_up(kind: str, fresh: OpenFresh) ->
 
 
 @every_kind
-def test_migrating_again_changes_nothing(kind: str, fresh: OpenFresh) -> None:
+def test_migrating_again_changes_nothing(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     assert check_version(engine) is None
     migrate(engine)
@@ -337,7 +309,7 @@ def put_first_page(engine: Engine) -> None:
 
 
 @every_kind
-def test_tables_of_an_older_version_are_brought_to_this_one(kind: str, fresh: OpenFresh) -> None:
+def test_tables_of_an_older_version_are_brought_to_this_one(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     at_revision(engine, "0001")
     put_first_page(engine)
@@ -356,7 +328,7 @@ def test_tables_of_an_older_version_are_brought_to_this_one(kind: str, fresh: Op
 
 
 @every_kind
-def test_pages_of_an_older_version_stay_as_they_were(kind: str, fresh: OpenFresh) -> None:
+def test_pages_of_an_older_version_stay_as_they_were(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     at_revision(engine, "0001")
     put_first_page(engine)
@@ -368,7 +340,7 @@ def test_pages_of_an_older_version_stay_as_they_were(kind: str, fresh: OpenFresh
 
 
 @every_kind
-def test_aliases_of_an_older_version_are_known_as_such(kind: str, fresh: OpenFresh) -> None:
+def test_aliases_of_an_older_version_are_known_as_such(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     at_revision(engine, "0002")
     numbers = ("published", "known", "over_budget")
@@ -386,7 +358,7 @@ def test_aliases_of_an_older_version_are_known_as_such(kind: str, fresh: OpenFre
 
 
 @every_kind
-def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenFresh) -> None:
+def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenTables) -> None:
     """MariaDB keeps the column and not the version."""
     engine = fresh(kind)
     at_revision(engine, "0001")
@@ -400,7 +372,7 @@ def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh:
 @every_kind
 @pytest.mark.parametrize(("before", "after"), list(pairwise(database.KNOWN)))
 def test_a_migration_that_was_killed_before_it_was_noted_is_gone_through_again(
-    kind: str, before: str, after: str, fresh: OpenFresh
+    kind: str, before: str, after: str, fresh: OpenTables
 ) -> None:
     """As MariaDB keeps it: all that the revision makes, and the version of before."""
     engine = fresh(kind)
@@ -426,7 +398,7 @@ def names_of(engine: Engine, table: str) -> set[str]:
 
 
 @every_kind
-def test_what_a_page_says_is_empty_for_pages_of_before(kind: str, fresh: OpenFresh) -> None:
+def test_what_a_page_says_is_empty_for_pages_of_before(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     at_revision(engine, "0003")
     assert not names_of(engine, "pages") & set(REVISION_0004["pages"])
@@ -441,7 +413,7 @@ def test_what_a_page_says_is_empty_for_pages_of_before(kind: str, fresh: OpenFre
 
 
 @every_kind
-def test_columns_that_a_killed_migration_left_are_taken_up(kind: str, fresh: OpenFresh) -> None:
+def test_columns_that_a_killed_migration_left_are_taken_up(kind: str, fresh: OpenTables) -> None:
     """MariaDB commits each column by itself."""
     engine = fresh(kind)
     at_revision(engine, "0003")
@@ -454,7 +426,7 @@ def test_columns_that_a_killed_migration_left_are_taken_up(kind: str, fresh: Ope
 
 
 @every_kind
-def test_what_a_page_says_can_be_taken_back(kind: str, fresh: OpenFresh) -> None:
+def test_what_a_page_says_can_be_taken_back(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     migrate(engine)
     put(engine, page("/", language="ko"))
@@ -470,7 +442,7 @@ def test_what_a_page_says_can_be_taken_back(kind: str, fresh: OpenFresh) -> None
 
 
 @every_kind
-def test_a_revision_can_be_taken_back(kind: str, fresh: OpenFresh) -> None:
+def test_a_revision_can_be_taken_back(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     migrate(engine)
     put(engine, page("/", canonical="https://b.example/"))
@@ -526,7 +498,7 @@ def test_processes_that_start_at_once_do_not_collide(kind: str, make_database: M
 
 
 @every_kind
-def test_tables_of_another_version_are_left_alone(kind: str, filled: OpenFresh) -> None:
+def test_tables_of_another_version_are_left_alone(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     with transaction(engine) as connection:
         connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = '9999'"))
@@ -536,7 +508,7 @@ def test_tables_of_another_version_are_left_alone(kind: str, filled: OpenFresh) 
 
 
 @every_kind
-def test_tables_of_strangers_are_left_alone(kind: str, fresh: OpenFresh) -> None:
+def test_tables_of_strangers_are_left_alone(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     with transaction(engine) as connection:
         connection.execute(text("CREATE TABLE pages (id INTEGER)"))
@@ -545,7 +517,7 @@ def test_tables_of_strangers_are_left_alone(kind: str, fresh: OpenFresh) -> None
 
 
 @every_kind
-def test_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenFresh) -> None:
+def test_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenTables) -> None:
     engine = fresh(kind)
     with transaction(engine) as connection:
         connection.execute(
@@ -600,7 +572,7 @@ def ordered(order: OrderWord, site: str = SITE, *, pages: int | None = None, rea
 
 
 @every_kind
-def test_tables_end_the_same_in_whatever_order_and_however_often(kind: str, filled: OpenFresh) -> None:
+def test_tables_end_the_same_in_whatever_order_and_however_often(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     batch = [Stored(f"{n + 1}-0", record, pack_links([str(n)])) for n, record in enumerate(a_crawl())]
     with transaction(engine) as connection:
@@ -630,7 +602,7 @@ def _empty(engine: Engine) -> None:
 
 
 @every_kind
-def test_what_the_rules_keep(kind: str, filled: OpenFresh) -> None:
+def test_what_the_rules_keep(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     put(engine, *a_crawl())
     site = next(row for row in rows(engine, sites) if row["site"] == SITE)
@@ -654,7 +626,7 @@ def test_what_the_rules_keep(kind: str, filled: OpenFresh) -> None:
 @every_kind
 @pytest.mark.parametrize("batches", [1, 9])
 def test_a_site_that_is_forgotten_is_gone_until_it_is_found_anew(
-    kind: str, batches: int, filled: OpenFresh
+    kind: str, batches: int, filled: OpenTables
 ) -> None:
     engine = filled(kind)
     other = "https://b.example"
@@ -683,7 +655,7 @@ def test_a_site_that_is_forgotten_is_gone_until_it_is_found_anew(
     assert {SITE + "/new", SITE + "/newer"} <= set(column(engine, pages, "url")), "all of it again"
 
 
-def test_page_of_an_unknown_site_makes_it_known(filled: OpenFresh) -> None:
+def test_page_of_an_unknown_site_makes_it_known(filled: OpenTables) -> None:
     engine = filled("sqlite")
     put(engine, page("/"))
     assert rows(engine, sites)[0] | {"site_id": 0} == {
@@ -702,7 +674,7 @@ def test_page_of_an_unknown_site_makes_it_known(filled: OpenFresh) -> None:
     }
 
 
-def test_what_a_page_does_not_have_is_null(filled: OpenFresh) -> None:
+def test_what_a_page_does_not_have_is_null(filled: OpenTables) -> None:
     engine = filled("sqlite")
     put(engine, page("/", outcome="failed", status=-1, error="refused"))
     row = rows(engine, pages)[0]
@@ -720,7 +692,7 @@ def test_what_a_page_does_not_have_is_null(filled: OpenFresh) -> None:
     assert (row["state"], row["error"], row["status"]) == ("no_response_1", "refused", -1)
 
 
-def test_duplicate_names_the_url_of_the_other(filled: OpenFresh) -> None:
+def test_duplicate_names_the_url_of_the_other(filled: OpenTables) -> None:
     engine = filled("sqlite")
     put(engine, page("/b", outcome="duplicate", duplicate_of="/a", sha256="ab" * 32), links=pack_links(["x"]))
     row = rows(engine, pages)[0]
@@ -740,7 +712,7 @@ HOSTILE = [
 
 
 @every_kind
-def test_hostile_texts_come_back_as_they_went(kind: str, filled: OpenFresh) -> None:
+def test_hostile_texts_come_back_as_they_went(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     put(engine, *(page(f"/{n}", 1_000 + n, title=title, error=title) for n, title in enumerate(HOSTILE)))
     assert sorted(column(engine, pages, "title")) == sorted(HOSTILE)
@@ -748,7 +720,7 @@ def test_hostile_texts_come_back_as_they_went(kind: str, filled: OpenFresh) -> N
 
 
 @every_kind
-def test_texts_that_no_database_takes_are_cleaned(kind: str, filled: OpenFresh) -> None:
+def test_texts_that_no_database_takes_are_cleaned(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     put(engine, page("/\0a", title="a\0b\ud800c"))
     put(engine, SiteFound(site="https://\0n.example", found_at=1, source="\udfff"))
@@ -758,7 +730,7 @@ def test_texts_that_no_database_takes_are_cleaned(kind: str, filled: OpenFresh) 
 
 
 @every_kind
-def test_no_text_of_a_page_is_too_odd_for_a_database(kind: str, filled: OpenFresh) -> None:
+def test_no_text_of_a_page_is_too_odd_for_a_database(kind: str, filled: OpenTables) -> None:
     """Whatever field it stands in, lists and the names of a table among them."""
     odd: dict[str, Any] = {str: "a\0\ud800", list[str]: ["a\0\ud800", "\0"], dict[str, int]: {"a\0\udfff": 1}}
     needed = ("site", "path", "sha256", "content_hash", "duplicate_of")
@@ -795,7 +767,7 @@ def test_clean(given: str, wanted: str) -> None:
 
 
 @every_kind
-def test_urls_are_told_apart_byte_by_byte(kind: str, filled: OpenFresh) -> None:
+def test_urls_are_told_apart_byte_by_byte(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     paths = ["/a", "/A", "/e", "/é", "/a%20", "/a "]
     put(engine, *(page(path, 1_000 + n) for n, path in enumerate(paths)))
@@ -811,7 +783,7 @@ def test_urls_are_told_apart_byte_by_byte(kind: str, filled: OpenFresh) -> None:
 
 @every_kind
 def test_value_that_does_not_fit_is_refused_and_nothing_of_the_batch_stays(
-    kind: str, filled: OpenFresh
+    kind: str, filled: OpenTables
 ) -> None:
     engine = filled(kind)
     with pytest.raises(RowRefused):
@@ -820,21 +792,21 @@ def test_value_that_does_not_fit_is_refused_and_nothing_of_the_batch_stays(
 
 
 @every_kind
-def test_large_links_are_kept_whole(kind: str, filled: OpenFresh) -> None:
+def test_large_links_are_kept_whole(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     links = os.urandom(8 * 50_000)
     put(engine, page("/"), links=links)
     assert column(engine, pages, "links") == [links]
 
 
-def test_reading_in_the_order_of_sites_needs_no_sorting(filled: OpenFresh) -> None:
+def test_reading_in_the_order_of_sites_needs_no_sorting(filled: OpenTables) -> None:
     asked = "EXPLAIN QUERY PLAN SELECT * FROM pages ORDER BY site_id, url_hash"
     with filled("sqlite").connect() as connection:
         plan = " ".join(str(row[-1]) for row in connection.exec_driver_sql(asked))
     assert "TEMP B-TREE" not in plan
 
 
-def test_record_without_an_origin_has_no_history(filled: OpenFresh) -> None:
+def test_record_without_an_origin_has_no_history(filled: OpenTables) -> None:
     engine = filled("sqlite")
     put(engine, page("/", agent=""), page("/b", agent=""))
     assert len(rows(engine, pages)) == 2
@@ -889,7 +861,7 @@ MADE = {
 
 @every_kind
 @pytest.mark.parametrize("many", [3, 100])  # of a few and of many, PostgreSQL is told in other ways
-def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, filled: OpenFresh) -> None:
+def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, filled: OpenTables) -> None:
     engine = filled(kind)
     given = [a_full_page(number) for number in range(1, many + 1)]
     put(engine, *given, links=pack_links(["x"]))
@@ -934,7 +906,7 @@ def test_no_column_of_a_page_is_left_out() -> None:
 
 
 @every_kind
-def test_many_rows_follow_the_rules_of_few(kind: str, filled: OpenFresh) -> None:
+def test_many_rows_follow_the_rules_of_few(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     put(engine, *(page(f"/{n}", 2_000 + n, title="first") for n in range(0, 200, 2)))
     put(engine, *(page(f"/{n}", 1_000 + 1_000 * (n % 4) + n, title="second") for n in range(200)), first=9)
@@ -947,7 +919,7 @@ def test_many_rows_follow_the_rules_of_few(kind: str, filled: OpenFresh) -> None
 
 
 @every_kind
-def test_a_batch_may_hold_the_same_page_and_the_same_turn_many_times(kind: str, filled: OpenFresh) -> None:
+def test_a_batch_may_hold_the_same_page_and_the_same_turn_many_times(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     same = [page(f"/{n % 30}", 5_000 - n, seq=n % 30, title=f"turn {n}") for n in range(300)]
     put(engine, *same)
@@ -957,7 +929,7 @@ def test_a_batch_may_hold_the_same_page_and_the_same_turn_many_times(kind: str, 
 
 
 @every_kind
-def test_many_rows_on_both_sides_of_an_order_to_forget(kind: str, filled: OpenFresh) -> None:
+def test_many_rows_on_both_sides_of_an_order_to_forget(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     before = [page(f"/old{n}", 1_000 + n) for n in range(60)]
     after = [page(f"/new{n}", 3_000 + n) for n in range(40)]
@@ -968,7 +940,7 @@ def test_many_rows_on_both_sides_of_an_order_to_forget(kind: str, filled: OpenFr
 
 @pytest.mark.parametrize("kind", KINDS[1:2])
 def test_a_connection_that_breaks_under_a_copy_is_an_outage(
-    kind: str, filled: OpenFresh, monkeypatch: pytest.MonkeyPatch
+    kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, other = filled(kind), create_engine(POSTGRES)
     copy = copying._copy
@@ -991,7 +963,7 @@ def test_a_connection_that_breaks_under_a_copy_is_an_outage(
 @pytest.mark.parametrize("kind", KINDS[2:])
 @pytest.mark.parametrize("mode", ["", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI"])
 def test_spelt_out_texts_are_the_same_under_every_rule_of_the_server(
-    kind: str, mode: str, filled: OpenFresh
+    kind: str, mode: str, filled: OpenTables
 ) -> None:
     engine = filled(kind)
     given = [page(f"/{n}", 1_000 + n, title=title, keywords=[title]) for n, title in enumerate(HOSTILE)]
@@ -1005,7 +977,7 @@ def test_spelt_out_texts_are_the_same_under_every_rule_of_the_server(
 
 @pytest.mark.parametrize("kind", KINDS[2:])
 def test_more_rows_than_one_statement_takes(
-    kind: str, filled: OpenFresh, monkeypatch: pytest.MonkeyPatch
+    kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(literals, "MOST_CHARACTERS", 3_000)
     engine = filled(kind)
@@ -1017,7 +989,7 @@ def test_more_rows_than_one_statement_takes(
 
 
 @every_kind
-def test_dead_letter_keeps_the_entry_whole_and_once(kind: str, filled: OpenFresh) -> None:
+def test_dead_letter_keeps_the_entry_whole_and_once(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     fields = {b"v": b"1", b"r": b'{"kind":"\0"}', b"l": bytes(range(256)), b"\xff": b""}
     for reason in ("first\0 \ud800", "second"):
@@ -1034,7 +1006,7 @@ def test_dead_letter_keeps_the_entry_whole_and_once(kind: str, filled: OpenFresh
 
 
 @every_kind
-def test_summary(kind: str, filled: OpenFresh) -> None:
+def test_summary(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     turns = [
         page("/1", 10, size=100),
@@ -1068,7 +1040,7 @@ def test_summary(kind: str, filled: OpenFresh) -> None:
     assert list(figures["failed_by_status"]) == [404, -2]
 
 
-def test_summary_of_nothing(filled: OpenFresh) -> None:
+def test_summary_of_nothing(filled: OpenTables) -> None:
     figures = summary(filled("sqlite"))
     assert figures.pop("failed_by_status") == {}  # type: ignore[misc]
     assert (figures.pop("first_fetch"), figures.pop("last_fetch")) == (None, None)  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +10,11 @@ from sqlalchemy import Engine, func, select, update
 
 from crawler.records import Check, Health, Page, Visit
 from crawler.store import thinning
-from crawler.store.database import migrate, open_database, transaction
+from crawler.store.database import open_database, transaction
 from crawler.store.tables import checks, fetches, health_changes, pages, visits
 from crawler.store.thinning import DAY_SECONDS, Thinning, histories, turn_key
 from crawler.store.writing import Stored, store
-from tests.conftest import MakeDatabase
+from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS
 from tests.queue_driver import queue_options
 from tests.servers import RunningServer, eventually
@@ -31,20 +30,6 @@ def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinning, "STRETCH_ROWS", 10)
     monkeypatch.setattr(thinning, "IDLE_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(thinning, "BUSY_SHARE", 1e9)
-
-
-@pytest.fixture
-def engines(make_database: MakeDatabase) -> Iterator[Any]:
-    opened: list[Engine] = []
-
-    def filled(kind: str) -> Engine:
-        opened.append(open_database(make_database(kind)))
-        migrate(opened[-1])
-        return opened[-1]
-
-    yield filled
-    for engine in opened:
-        engine.dispose()
 
 
 def turn(number: int, days_ago: float) -> Page:
@@ -83,8 +68,10 @@ def steps(one: Thinning, engine: Engine, many: int = 100) -> None:
 
 
 @every_kind
-def test_what_is_too_old_goes_and_the_pages_stay(kind: str, engines: Any, valkey: RunningServer) -> None:
-    engine = engines(kind)
+def test_what_is_too_old_goes_and_the_pages_stay(
+    kind: str, filled: OpenTables, valkey: RunningServer
+) -> None:
+    engine = filled(kind)
     put(engine, *(turn(n, 40 if n % 3 else 5) for n in range(1, 101)), *(turn(n, 5) for n in range(101, 121)))
     steps(thinning_of(valkey, "one", 30), engine)
     assert left(engine) == [n for n in range(1, 121) if n > 100 or not n % 3]
@@ -93,17 +80,17 @@ def test_what_is_too_old_goes_and_the_pages_stay(kind: str, engines: Any, valkey
 
 
 @every_kind
-def test_the_newest_rows_are_never_looked_at(kind: str, engines: Any, valkey: RunningServer) -> None:
+def test_the_newest_rows_are_never_looked_at(kind: str, filled: OpenTables, valkey: RunningServer) -> None:
     """There another coordinator writes; by the next walk they are no longer the newest."""
-    engine = engines(kind)
+    engine = filled(kind)
     put(engine, *(turn(n, 40) for n in range(1, 31)))
     steps(thinning_of(valkey, "one", 30), engine)
     assert left(engine) == list(range(21, 31))
 
 
 @every_kind
-def test_one_coordinator_at_a_time(kind: str, engines: Any, valkey: RunningServer) -> None:
-    engine = engines(kind)
+def test_one_coordinator_at_a_time(kind: str, filled: OpenTables, valkey: RunningServer) -> None:
+    engine = filled(kind)
     put(engine, *(turn(n, 40) for n in range(1, 101)))
     one, two = (thinning_of(valkey, name, 30) for name in ("one", "two"))
     steps(one, engine, 3)
@@ -118,8 +105,8 @@ def test_one_coordinator_at_a_time(kind: str, engines: Any, valkey: RunningServe
     assert 86_000_000 < valkey.client.pttl(turn_key("lt")) <= 86_400_000, "the next walk is tomorrow's"
 
 
-def test_a_walk_whose_coordinator_died_is_begun_anew(engines: Any, valkey: RunningServer) -> None:
-    engine = engines("sqlite")
+def test_a_walk_whose_coordinator_died_is_begun_anew(filled: OpenTables, valkey: RunningServer) -> None:
+    engine = filled("sqlite")
     put(engine, *(turn(n, 40) for n in range(1, 101)))
     dead = thinning_of(valkey, "dead", 30)
     steps(dead, engine, 3)
@@ -131,8 +118,10 @@ def test_a_walk_whose_coordinator_died_is_begun_anew(engines: Any, valkey: Runni
 
 
 @every_kind
-def test_all_histories_are_walked_through_in_one_turn(kind: str, engines: Any, valkey: RunningServer) -> None:
-    engine = engines(kind)
+def test_all_histories_are_walked_through_in_one_turn(
+    kind: str, filled: OpenTables, valkey: RunningServer
+) -> None:
+    engine = filled(kind)
     now = time.time()
     seen = [
         Visit(
@@ -163,9 +152,9 @@ def test_all_histories_are_walked_through_in_one_turn(kind: str, engines: Any, v
 
 @every_kind
 def test_changes_that_were_told_of_go_and_those_that_wait_stay(
-    kind: str, engines: Any, valkey: RunningServer
+    kind: str, filled: OpenTables, valkey: RunningServer
 ) -> None:
-    engine = engines(kind)
+    engine = filled(kind)
     old = int((time.time() - 40 * DAY_SECONDS) * 1000)
     put(engine, *(ill(n, old + n) for n in range(1, 41)))
     with transaction(engine) as connection:
@@ -180,16 +169,16 @@ def test_changes_that_were_told_of_go_and_those_that_wait_stay(
         assert [at is None for at in waits] == [True] * 15 + [n % 2 == 1 for n in range(31, 41)]
 
 
-def test_no_days_mean_for_ever(engines: Any, valkey: RunningServer) -> None:
-    engine = engines("sqlite")
+def test_no_days_mean_for_ever(filled: OpenTables, valkey: RunningServer) -> None:
+    engine = filled("sqlite")
     put(engine, *(turn(n, 4_000) for n in range(1, 51)))
     steps(thinning_of(valkey, "one", 0), engine)
     assert len(left(engine)) == 50
     assert not valkey.client.exists(turn_key("lt"))
 
 
-def test_an_empty_history_is_looked_at_and_left(engines: Any, valkey: RunningServer) -> None:
-    steps(thinning_of(valkey, "one", 30), engines("sqlite"))
+def test_an_empty_history_is_looked_at_and_left(filled: OpenTables, valkey: RunningServer) -> None:
+    steps(thinning_of(valkey, "one", 30), filled("sqlite"))
     assert valkey.client.get(turn_key("lt")) == b"done"
 
 
