@@ -190,6 +190,21 @@ def test_a_sweep_takes_a_millisecond_at_least(settings: dict[str, Any], site: We
     assert math.isfinite(freshness.budget(told.engine, told.options))
 
 
+NO_FIGURES = (1e300, -1e30, 1e-300, math.nan, -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [*((field, value) for field in Account._fields for value in NO_FIGURES), ("log_rate", 1000.0)],
+)
+def test_what_somebody_else_wrote_as_the_account_stops_nothing(field: str, value: float, site: Web) -> None:
+    told = site("sqlite")
+    told.account = accounts.of({"price": 1.0, "log_rate": -7.0, "information": 5.0, field: value})
+    told.live(INTERVAL, lively)
+    assert told.visits.total() > 0
+    assert all(map(math.isfinite, told.account))
+
+
 def test_what_will_likely_answer_with_a_head_alone_costs_less(site: Web) -> None:
     """Of pages that never changed, those that have a validator; but of bytes, not of requests."""
     told = site("sqlite", recheck_bytes_per_hour=3_600)
@@ -203,6 +218,19 @@ def test_what_will_likely_answer_with_a_head_alone_costs_less(site: Web) -> None
     assert plain == 1000 and 500 < named < 800
     requests = Revisits(told.engine, msgspec.structs.replace(told.options, recheck_bytes_per_hour=0))
     assert len(set(requests.costs(found, asked, told.now))) == 1
+
+
+@pytest.mark.parametrize("torn", [b"", b"x" * 7, b"x" * 8])
+def test_what_is_kept_and_cannot_be_read_begins_anew(
+    torn: bytes, site: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = site("sqlite")
+    told.live(3 * INTERVAL, lively)
+    with transaction(told.engine) as connection:
+        connection.execute(update(beliefs).values(url_hashes=torn))
+    told.live(3 * INTERVAL, lively)
+    assert f"what was believed of site {KEY} begins anew" in caplog.text
+    assert len(believed(told.engine, KEY, "default", told.account.mean).rows) == MANY
 
 
 def test_a_look_that_came_to_nothing_is_the_same_again(site: Web) -> None:

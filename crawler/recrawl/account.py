@@ -8,6 +8,7 @@ come late want more, since who waits wants too. Pure; times in seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,10 @@ STEP = 0.04
 LONGEST_WINDOWS = 10.0
 # To be so many windows late is no sign of want.
 TIMELY_WINDOWS = 2.0
+# Figures beyond these are no account's: one change in millions of years or 10^21 a second, a debt of thirty years.
+MOST_LOG_RATE = 50.0
+MOST_INFORMATION = 1e15
+MOST_SECONDS = 1e9
 # Visits in an hour, where one a second is all that the budget gives.
 HOUR = 3600.0
 
@@ -55,8 +60,22 @@ class Account(NamedTuple):
 
 
 def of(fields: Mapping[str, float]) -> Account:
-    """The account that was kept as these; what is not among them is as in a new one."""
-    return Account(**{name: value for name, value in fields.items() if name in Account._fields})
+    """The account that was kept as these; what is not among them is as in a new one.
+
+    Where one of them is no account's figure, somebody else wrote it: then all begins anew.
+    """
+    account = Account(**{name: value for name, value in fields.items() if name in Account._fields})
+    return account if _is_one(account) else Account()
+
+
+def _is_one(account: Account) -> bool:
+    return (
+        (account.price == 0.0 or prices.LEAST <= account.price <= prices.MOST)
+        and abs(account.log_rate) <= MOST_LOG_RATE
+        and 0.0 <= account.information <= MOST_INFORMATION
+        and abs(account.saved) <= MOST_SECONDS
+        and 0.0 <= account.looked < math.inf
+    )
 
 
 def brought_up(account: Account, now: float, window: float) -> Account:

@@ -17,7 +17,6 @@ import numpy as np
 from sqlalchemy import and_, delete, func, insert, select
 
 from crawler.recrawl import Recrawl
-from crawler.recrawl.packing import UnreadableError
 from crawler.store.database import transaction
 from crawler.store.ranks import importance
 from crawler.store.reading import in_stretches
@@ -145,13 +144,20 @@ def _kept(engine: Engine, site_id: int, recrawl: Recrawl) -> dict[int, int]:
         row = connection.execute(asked).first()
     if row is None:
         return {}
-    hashes = np.frombuffer(row.url_hashes, dtype="<i8")
     try:
+        hashes = np.frombuffer(row.url_hashes, dtype="<i8")
         numbers = recrawl.unpack(0, row.packed)
-    except UnreadableError as error:
-        logger.warning("what was believed of site %d begins anew: %s", site_id, error)
-        return {}
+    except ValueError as error:  # UnreadableError is one
+        return _begun_anew(site_id, str(error))
+    if len(hashes) != len(numbers):
+        recrawl.remove(numbers)
+        return _begun_anew(site_id, f"{len(hashes)} hashes of URLs came with {len(numbers)} pages")
     return dict(zip(hashes.tolist(), numbers.tolist(), strict=True))
+
+
+def _begun_anew(site_id: int, why: str) -> dict[int, int]:
+    logger.warning("what was believed of site %d begins anew: %s", site_id, why)
+    return {}
 
 
 def _forget_gone(recrawl: Recrawl, numbers: dict[int, int], rows: list[Any]) -> None:
@@ -178,14 +184,18 @@ def _visits(
     recrawl: Recrawl, numbers: Mapping[int, int], known: list[Any], last: Mapping[int, float]
 ) -> Iterator[tuple[float, int, bool]]:
     """Pages visited since the last visit that is kept: when, their number, and whether they were another then."""
-    for row in known:
-        number, at = numbers[row.url_hash], last_seen_ms(row)
-        if row.state == "visited" and _as_kept(recrawl, at) > last[number]:
-            yield at / 1000, number, _as_kept(recrawl, row.last_changed or 0) > last[number]
+    visited = [row for row in known if row.state == "visited"]
+    seen = _as_kept(recrawl, [last_seen_ms(row) for row in visited])
+    changed = _as_kept(recrawl, [row.last_changed or 0 for row in visited])
+    for row, at, changed_at in zip(visited, seen, changed, strict=True):
+        number = numbers[row.url_hash]
+        if at > last[number]:
+            yield last_seen_ms(row) / 1000, number, changed_at > last[number]
 
 
-def _as_kept(recrawl: Recrawl, ms: int) -> float:
-    return float(recrawl.as_kept(ms / 1000))
+def _as_kept(recrawl: Recrawl, times_ms: list[int]) -> list[float]:
+    kept: list[float] = recrawl.as_kept(np.array(times_ms, np.float64) / 1000).tolist()
+    return kept
 
 
 def _hear(recrawl: Recrawl, known: dict[int, Any]) -> None:
@@ -197,10 +207,11 @@ def _hear(recrawl: Recrawl, known: dict[int, Any]) -> None:
     if not told:
         return
     last, heard = recrawl.last_visits(told), recrawl.signals(told)
+    said = _as_kept(recrawl, [known[number].signalled_at for number in told])
     new = [
         number
-        for number, at, many in zip(told, last, heard, strict=True)
-        if not many and _as_kept(recrawl, known[number].signalled_at) > at
+        for number, at, since, many in zip(told, said, last, heard, strict=True)
+        if at > since and not many
     ]
     if new:
         recrawl.signalled(new, max(known[number].signalled_at for number in new) / 1000)
