@@ -259,7 +259,8 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         """STATUS_WEBHOOK; OptionError for one that nothing can be sent to."""
         if self.status_webhook and not _is_web_address(self.status_webhook):
             raise OptionError(
-                f"STATUS_WEBHOOK is {self.status_webhook!r}; wanted an address, as https://example.org/told, or none"
+                f"STATUS_WEBHOOK is {without_password(self.status_webhook)!r}; wanted an address, as "
+                "https://example.org/told, without user or password and in ASCII, the rest as %20, or none"
             )
         return self.status_webhook
 
@@ -269,6 +270,8 @@ MAPPINGS = frozenset({"SITE_OVERRIDES", "SITE_SCHEDULER_OPTIONS", "WORK_SLOTS"})
 NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
 # No other setting has fields of its own.
 _OVERRIDE_FIELDS = ", ".join(field.encode_name for field in msgspec.structs.fields(SiteOverride))
+# What can stand in the first line of a request.
+_PRINTED = re.compile("[!-~]+")
 _FIELD = re.compile(r"\$\.(\w+)")
 _PLAIN_WORDS = (
     ("int", "a whole number"),
@@ -345,10 +348,20 @@ def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def without_password(url: str) -> str:
+    """An address for messages."""
+    url = re.sub(r"([?&](?:ssl_)?password=)[^&#]*", r"\1***", url)
+    if "@" not in url:
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://***@{rest.rpartition('@')[2]}"
+
+
 def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        named = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+        return parts.scheme in ("http", "https") and named and _PRINTED.fullmatch(text) is not None
     except ValueError:  # brackets that do not match, a port that is no number
         return False
 

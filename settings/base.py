@@ -276,7 +276,8 @@ STATUS_SLOW_SLOTS = 1000
 # in so many seconds, and from 2.5 on nothing is told until it is below 1. 0: all are told.
 STATUS_DAMPING_SECONDS = 1800.0
 # Who is told of changes, beside the log: a command, given one JSON object on its standard input (words as in a shell,
-# but no shell runs it), and a URL, to which that is posted. Both at least once; one that fails is asked again.
+# but no shell runs it), and a URL without user or password, to which that is posted. Both at least once; one that fails
+# is asked again.
 STATUS_COMMAND = ""
 STATUS_WEBHOOK = ""
 # What a hook may take; a command is ended then.

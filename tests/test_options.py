@@ -62,7 +62,9 @@ NO_WEBHOOKS = (
     "notaurl",
     "http://",
     "https:///told",
-    "http://me@/",
+    "http://host/a b",
+    "http://host/ä",
+    "http://host/a\tb",
     "ftp://host/",
     "http://[::1",
     "http://host:x/",
@@ -98,6 +100,15 @@ def test_bounds_and_choices_are_told(name: str, value: str, wanted: str) -> None
         read(**{name: value})
     assert str(caught.value).startswith(f"{name} is {value!r}; wanted")
     assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://me:pa55@host/", "http://me@/", "https://:pa55@host/x"])
+def test_a_webhook_with_a_password_is_refused_and_the_password_is_not_told(address: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"^STATUS_WEBHOOK is 'https?://\*\*\*@.*'; wanted an address, as"
+    ) as caught:
+        read(STATUS_WEBHOOK=address)
+    assert "pa55" not in str(caught.value)
 
 
 TIMES = sorted(name for name in NAMES if re.search("_(SECONDS|DAYS|DELAY|TIMEOUT)$", name))

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
-from crawler.options import OptionError
+from crawler.options import OptionError, without_password
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -172,7 +172,7 @@ def _has_password(settings: BaseSettings) -> bool:
 def told(settings: BaseSettings) -> str:
     """The server's address for messages, without its password."""
     params = _parameters(settings)
-    url = _without_password(str(params.get("url") or ""))
+    url = without_password(str(params.get("url") or ""))
     return url or str(params.get("unix_socket_path") or f"{params.get('host')}:{params.get('port', 6379)}")
 
 
@@ -206,7 +206,7 @@ def _build(params: dict[str, Any], **ours: Any) -> object:
     try:
         return get_redis(**kept, **ours, decode_responses=False)
     except (TypeError, ValueError) as error:
-        came = _without_password(str(kept.get("url") or ""))
+        came = without_password(str(kept.get("url") or ""))
         raise OptionError(
             f"REDIS_URL {came!r} or REDIS_PARAMS cannot be used: {error}; wanted redis://host:6379/0 or unix:///PATH"
         ) from None
@@ -220,19 +220,11 @@ def _check_url(url: str) -> None:
         return
     if "decode_responses" in parse_qs(parts.query, keep_blank_values=True):
         raise OptionError(
-            f"REDIS_URL {_without_password(url)!r} asks for decode_responses; wanted it without: replies stay bytes"
+            f"REDIS_URL {without_password(url)!r} asks for decode_responses; wanted it without: replies stay bytes"
         )
     number = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and number and not re.fullmatch("[0-9]+", number):
         raise OptionError(
-            f"REDIS_URL {_without_password(url)!r} names database {number!r}; wanted its number, as "
+            f"REDIS_URL {without_password(url)!r} names database {number!r}; wanted its number, as "
             "redis://host:6379/0"
         )
-
-
-def _without_password(url: str) -> str:
-    url = re.sub(r"([?&](?:ssl_)?password=)[^&#]*", r"\1***", url)
-    if "@" not in url:
-        return url
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://***@{rest.rpartition('@')[2]}"
