@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 
@@ -40,5 +40,9 @@ def goals_table(goals: Sequence[Goal]) -> str:
 
 
 def goals_told(goals: Sequence[Goal]) -> list[dict[str, Any]]:
-    """The same for scripts."""
-    return [{**goal._asdict(), "met": goal.met} for goal in goals]
+    """The same for scripts; None: no bound there, or no figure, for which JSON has no number."""
+    return [{**{name: _told(one) for name, one in goal._asdict().items()}, "met": goal.met} for goal in goals]
+
+
+def _told(one: str | float) -> str | float | None:
+    return one if isinstance(one, str) or isfinite(one) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -43,6 +44,7 @@ from benchmarks import (
 )
 from benchmarks.changing_web import PLAIN, ChangingWeb, Given, Plan, standing
 from benchmarks.contenders import Host
+from benchmarks.goals import at_least, at_most, goals_told
 from benchmarks.meters import memory_of
 from benchmarks.web import Pages, Tree, Web, links
 from crawler.store.server import is_gone
@@ -57,10 +59,24 @@ def run(name: str, *arguments: str, may_be_slow: bool = False) -> Any:
     """A benchmark as a person starts it; what it prints as JSON. `may_be_slow`: it may miss goals, and say so."""
     command = [sys.executable, f"benchmarks/{name}.py", "--json", *arguments]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS)
-    told = json.loads(ended.stdout) if ended.stdout else {}
+    told = json.loads(ended.stdout, parse_constant=refused) if ended.stdout else {}
     missed = may_be_slow and not all(goal["met"] for goal in told["goals"])
     assert ended.returncode == int(missed), ended.stderr[-3000:]
     return told
+
+
+def refused(constant: str) -> None:
+    """What Python writes for what JSON has no number for, and others cannot read."""
+    raise ValueError(f"{constant} is no JSON")
+
+
+def test_goals_are_told_as_strict_readers_take_them() -> None:
+    told = goals_told([at_least("more", 1.0, 2.0), at_most("less", math.inf, 2.0)])
+    json.dumps(told, allow_nan=False)
+    assert [(one["value"], one["least"], one["most"]) for one in told] == [
+        (1.0, 2.0, None),
+        (None, None, 2.0),
+    ]
 
 
 def get(url: str) -> bytes:

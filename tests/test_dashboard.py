@@ -217,6 +217,12 @@ def test_who_may_look(place: Place, valkey: RunningServer) -> None:
         assert ask(local, Authorization="Basic ####").status == 401
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first page has every report, however busy the machine."""
+    monkeypatch.setattr("crawler.views.watching.FIRST_SECONDS", 60.0)
+
+
 def settings_of_a_full_crawl(valkey: RunningServer, folder: Path) -> BaseSettings:
     """Of a dashboard on a free port, over tables with something in them."""
     url = f"sqlite:///{folder / 'crawl.db'}"
@@ -229,7 +235,7 @@ def settings_of_a_full_crawl(valkey: RunningServer, folder: Path) -> BaseSetting
 
 
 def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
-    valkey: RunningServer, tmp_path: Path
+    valkey: RunningServer, tmp_path: Path, patience: None
 ) -> None:
     settings = settings_of_a_full_crawl(valkey, tmp_path)
 
@@ -247,7 +253,9 @@ def test_reports_stand_on_the_page_and_one_that_fails_takes_nothing_else_down(
     assert "Top ranks" in page
 
 
-def test_reports_that_take_long_are_made_side_by_side(valkey: RunningServer, tmp_path: Path) -> None:
+def test_reports_that_take_long_are_made_side_by_side(
+    valkey: RunningServer, tmp_path: Path, patience: None
+) -> None:
     """Each waits until the other has begun; made one behind the other, the first would be missing on the page."""
     settings = settings_of_a_full_crawl(valkey, tmp_path)
     both = Barrier(2)

@@ -127,10 +127,11 @@ def _threshold(score: np.ndarray, most: int) -> float:
 
 
 def best_first(score: np.ndarray) -> np.ndarray:
-    """Places of the scores (float32), the highest first; of equal ones the earlier.
+    """Places of the scores, rounded to float32, the highest first; of equal ones the earlier.
 
     Score and place are sorted as one whole number, which takes a fifth of the time of a stable argsort.
     """
+    score = np.asarray(score, np.float32)
     bits = (-score + np.float32(0)).view(np.int32).astype(np.int64)
     bits ^= (bits >> 63) & 0x7FFF_FFFF
     keys = (bits << 32) | np.arange(len(score))
