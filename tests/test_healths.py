@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, delete, insert, select
 
 from crawler.options import OptionError, Options
 from crawler.options import read as read_options
@@ -376,6 +376,28 @@ def test_a_hook_keeps_the_others_waiting_for_one_change_at_a_time(
     eventually(lambda: all(told(engine)), "both heard of all")
     hooks.end()
     assert receiver.looks == list(range(1, 9)), "the command had heard of as many as the webhook"
+
+
+def test_a_change_that_comes_to_light_behind_later_ones_is_told(
+    filled: OpenTables, receiver: Receiver, valkey: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two coordinators, the one that began first may be the last to end its transaction."""
+    monkeypatch.setattr("crawler.store.hooks.ALL_SECONDS", 0.1)
+    engine = filled("sqlite")
+    put(engine, *(check(n, "error", f"https://{n}.example", seq=n) for n in (1, 2)))
+    with transaction(engine) as connection:
+        first = connection.execute(select(health_changes).order_by(health_changes.c.id)).first()
+        assert first is not None
+        connection.execute(delete(health_changes).where(health_changes.c.id == first.id))
+    hooks = Hooks(valkey.client, options_with(STATUS_WEBHOOK=receiver.url), "one")
+    looks = valkey.client.info("commandstats")
+    hooks.start(engine)
+    eventually(lambda: looked_since(valkey, looks) > 4, "it has heard of the later one, and looked again")
+    with transaction(engine) as connection:
+        connection.execute(insert(health_changes), dict(first._mapping))
+    eventually(lambda: all(told(engine)), "it heard of the first one too")
+    hooks.end()
+    assert [one["site"] for one in receiver.got] == ["https://2.example", "https://1.example"]
 
 
 def test_tables_that_cannot_be_written_make_nobody_hear_again(

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import redis
-from sqlalchemy import and_, select, update
+from sqlalchemy import and_, func, select, update
 
 from crawler.records import status_in_words
 from crawler.store.database import DatabaseError, transaction
@@ -41,6 +41,9 @@ logger = logging.getLogger("coordinator")
 
 # How often it is looked for changes, and how many each hook is told between two looks.
 LOOK_SECONDS, CHANGES_AT_A_TIME = 1.0, 100
+# A hook that waits for nothing is looked for newer changes only, else each look would go through all that waits for one
+# that is dead. Now and then through all, since a transaction may end after one that began later.
+ALL_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # Answers of a webhook that a later try may better; any other 4xx is its last word.
 _PASSING = frozenset({408, 425, 429})
@@ -70,6 +73,8 @@ class Hooks:
         self._due = dict.fromkeys(self._hooks, 0.0)  # monotonic
         self._pauses = dict.fromkeys(self._hooks, FIRST_PAUSE_SECONDS)
         self._told: dict[str, int] = {}  # by hook: the last change that it was told of
+        self._past = dict.fromkeys(self._hooks, 0)  # no change up to this one waits for the hook
+        self._all_at = 0.0  # monotonic: when all changes are to be looked through
         self._turn = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -106,17 +111,34 @@ class Hooks:
         return self._turn
 
     def _tell(self, engine: Engine) -> None:
-        waiting = {name: deque(_waiting(engine, _at(name).is_(None))) for name in self._hooks}
+        self._begin_anew(engine)
+        waiting = {name: deque(self._waiting(engine, name)) for name in self._hooks}
         # One change each, round by round: a slow hook keeps the others waiting for one change only.
         while waiting := {name: changes for name, changes in waiting.items() if changes}:
             for name, changes in waiting.items():
                 if not self._tell_one(engine, name, changes.popleft()):
                     changes.clear()
                 self._has_turn()
-        # Also of what waits for hooks alone that the settings name no longer.
-        done = and_(*(_at(name).is_not(None) for name in self._hooks))
-        if _waiting(engine, done):
-            _note(engine, done, "told_at")
+
+    def _begin_anew(self, engine: Engine) -> None:
+        """Now and then: look through all, and let go of what waits for hooks alone that are named no longer."""
+        if time.monotonic() < self._all_at:
+            return
+        self._past = dict.fromkeys(self._hooks, 0)
+        if _waiting(engine, self._done):
+            _note(engine, self._done, "told_at")
+        self._all_at = time.monotonic() + ALL_SECONDS
+
+    @property
+    def _done(self) -> ColumnElement[bool]:
+        return and_(*(_at(name).is_not(None) for name in self._hooks))
+
+    def _waiting(self, engine: Engine, name: str) -> Sequence[Row[Any]]:
+        newest = _newest(engine)
+        found = _waiting(engine, and_(_at(name).is_(None), health_changes.c.id > self._past[name]))
+        if not found:
+            self._past[name] = newest
+        return found
 
     def _tell_one(self, engine: Engine, name: str, change: Row[Any]) -> bool:
         """Whether the hook was told, and it is noted."""
@@ -126,6 +148,7 @@ class Hooks:
         self._told[name] = change.id
         with suppress(DatabaseError):
             _note(engine, health_changes.c.id == change.id, f"{name}_at")
+            _note(engine, and_(health_changes.c.id == change.id, self._done), "told_at")
             return True
         return False
 
@@ -150,6 +173,12 @@ class Hooks:
 def _at(name: str) -> ColumnElement[int]:
     """When a hook was told of a change."""
     return health_changes.c[f"{name}_at"]
+
+
+def _newest(engine: Engine) -> int:
+    """Of all changes; 0: there is none."""
+    with transaction(engine) as connection:
+        return connection.execute(select(func.max(health_changes.c.id))).scalar() or 0
 
 
 def _waiting(engine: Engine, which: ColumnElement[bool]) -> Sequence[Row[Any]]:
