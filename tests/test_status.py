@@ -146,6 +146,34 @@ def test_each_kind_of_server_has_its_word(tmp_path: Path) -> None:
         _check_report(place, len(wanted) + 1)
 
 
+def test_whoever_has_a_sites_robots_txt_is_not_the_site(tmp_path: Path) -> None:
+    """Its answer counts as the site's own; its silence, its address and how late it is do not."""
+    rules = {
+        "/silent": text("", seconds=60),
+        "/late": text("User-agent: *\nDisallow: /", seconds=0.7),
+        "/rest": Reply(429),
+        "/ill": Reply(500),
+    }
+    wanted = {"/late": ("normal", -9, 1), "/rest": ("delayed", 429, 1), "/ill": ("error", 500, 1)}
+    with town(SmallSite(rules, "127.0.3.1")) as (other,), Place(tmp_path) as place:
+        leads = [*(f"{other.site}{path}" for path in rules), "http://10.1.2.3/robots.txt"]
+        hosts = {lead: f"127.0.2.{number}" for number, lead in enumerate(leads, 1)}
+        with town(
+            *(SmallSite({"/robots.txt": moved(lead), "/": links()}, hosts[lead]) for lead in leads)
+        ) as sites:
+            check(place, [site.root for site in sites])
+            assert {site.site: site.paths for site in sites} == {site.site: ["/robots.txt"] for site in sites}
+            assert other.pages == dict.fromkeys(rules, 1)
+            said = dict(zip(rules, (site.site for site in sites), strict=False))
+            assert found(place) == {said[path]: verdict for path, verdict in wanted.items()}
+            assert place.rows("select distinct address like '127.0.2.%', latency_ms < 700 from health") == [
+                (1, 1)
+            ]
+            with queue_of(place) as queue:
+                kept = dict(zip(leads, queue.permits([site.site for site in sites]), strict=True))
+            assert [lead for lead in leads if kept[lead]] == [f"{other.site}/late"]
+
+
 def _check_report(place: Place, many: int) -> None:
     told = json.loads(place.run("report", "status", "--json").succeeded().out)["status"]
     assert told["sites"] == many

@@ -81,6 +81,7 @@ class Met:
     seconds: float | None = None  # until the answer's head; None: none came
     times: dict[str, Any] | None = None
     at_ms: int = 0  # when the answer, or its absence, was there
+    address: str = ""  # of whoever answered
     health: SiteHealth | None = None
 
 
@@ -194,12 +195,16 @@ class SiteCheck:
         return await self._tried("/robots.txt", self._robots_once)
 
     async def _robots_once(self, path: str) -> Met:
-        met = await self._fetch(path, self._site + path)
+        met = own = await self._fetch(path, self._site + path)
         for _ in range(HOPS):
             place = self._redirected(met)
             if place is None:
                 break
             met = await self._fetch(path, "".join(place))
+            if place[0] == self._site:
+                own = met
+            else:
+                _take_for_own(met, own)
         return met
 
     def _robots_alone(self, met: Met) -> Met:
@@ -285,6 +290,7 @@ class SiteCheck:
         self._dress.take_in(response)
         met = Met(path, response.status, response=response, times=response.meta, at_ms=_now_ms())
         met.seconds = response.meta.get("download_latency")
+        met.address = str(response.ip_address or "")
         return met
 
     def _count_request(self) -> None:
@@ -342,11 +348,18 @@ class SiteCheck:
             pages=len(judged),
             tries=worst.tries,
             error=worst.error,
+            address=worst.address,
         )
         note_times(record, worst.times or {})
-        if worst.response is not None:
-            record.address = str(worst.response.ip_address or "")
         return record
+
+
+def _take_for_own(met: Met, own: Met) -> None:
+    """Let what another site said of robots.txt stand for what this one says; `own` is this one's last answer."""
+    if met.status < 0:
+        # Another's silence, or another's address that nobody may visit: the pages lie here.
+        met.status = OTHER
+    met.seconds, met.times, met.address = own.seconds, own.times, own.address
 
 
 def _now_ms() -> int:
