@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -48,6 +49,31 @@ def test_a_site_that_never_answers_is_probed_and_then_given_up(tmp_path: Path) -
             ("no_response_1", 1)
         ]
         assert place.rows("select state, published from sites") == [("finished", 3)]
+        place.run("report", "ledger").succeeded()
+
+
+def test_a_site_that_cannot_be_asked_is_left_alone_longer_and_longer_and_then_given_up(
+    tmp_path: Path,
+) -> None:
+    # Half a character cannot be sent.
+    odd = {"127.0.1.1": {"headers": {"X-Odd": "\ud800"}}}
+    given = {"SITE_PROBE_SECONDS": 600, "MAX_TRIES": 3, "SITE_OVERRIDES": odd}
+    with SmallSite({"*": links()}) as web, Place(tmp_path) as place:
+        for number, seconds in enumerate((600, 1200)):
+            run = place.crawl([] if number else [web.root, f"{web.root}a"], **given).succeeded()
+            assert f"{web.site}: no request could be made: UnicodeEncodeError" in run.err
+            found = re.search(rf"{web.site} rests for (\d+) s: UnicodeEncodeError", run.err)
+            assert found, run.err
+            assert seconds <= int(found[1]) <= seconds * 1.1
+            assert outcomes(place) == {}
+            place.run("site", "resume", web.site).succeeded()
+        last = place.crawl([], **given).succeeded()
+        assert f"{web.site} is given up after 3 times: no request can be made" in last.err
+        assert "wait until later" not in last.err
+        assert web.paths == []
+        assert outcomes(place) == {("failed", -13): 2}
+        assert place.rows("select distinct error like 'no request can be made: %' from pages") == [(1,)]
+        assert place.rows("select state, published from sites") == [("finished", 2)]
         place.run("report", "ledger").succeeded()
 
 

@@ -230,6 +230,15 @@ def test_a_robots_txt_whose_redirect_leads_nowhere_says_nothing_of_the_pages(tmp
         assert place.rows("select count(*) from health where health = 'disconnected'") == [(0,)]
 
 
+def test_a_site_that_cannot_be_asked_says_nothing_of_its_pages(tmp_path: Any) -> None:
+    odd = {"127.0.1.1": {"headers": {"X-Odd": "\ud800"}}}  # half a character cannot be sent
+    with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
+        ask_a(place, web, Reply(404), SITE_OVERRIDES=odd)
+        assert web.paths == []
+        assert asks(place) == [("a", "delayed", -13)]
+        assert lives(place)["/a"] == ("visited", 0)
+
+
 @pytest.mark.parametrize("work", ["recheck", "revive"])
 def test_a_robots_txt_that_is_silent_behind_a_redirect_within_its_site_is_the_sites_silence(
     tmp_path: Any, work: Work

@@ -373,7 +373,8 @@ class Agent:
             logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
 
     def park(self, slot: Slot, reason: str) -> None:
-        """The site does not answer: it goes back, and whoever leases it next begins with a probe."""
+        """Nobody answers there, or can be asked: the site goes back, and whoever leases it next begins with a probe."""
+        slot.frontier.parkings += 1
         seconds = breaker.pause(slot.frontier.parkings, self.options.site_probe_seconds)
         seconds *= random.uniform(1.0, 1.0 + REST_SPREAD)
         logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)

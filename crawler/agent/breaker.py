@@ -5,7 +5,8 @@ is the probe. Two straight pages without a head may be two bad pages of a good s
 its silence parks the site. So does a robots.txt that begins and cannot be read to its end, for without it no page may
 be asked. A site that was silent at MAX_TRIES leases in a row is given up: each page that was still to be fetched has
 failed, and is revive's from then on. Any answer, whatever its status, begins anew; a page's body that is late, cut
-short or malformed is an answer too.
+short or malformed is an answer too. A site for which no request can be made, not even for robots.txt, is parked and
+given up alike; its pages are left out then.
 """
 
 from __future__ import annotations

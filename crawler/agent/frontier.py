@@ -105,7 +105,7 @@ class Frontier:
         self.max_depth = max_depth
         self.published = 0  # page records of this site, over all leases
         self.strikes = 0  # rests of the site in a row: how long the next one is
-        self.parkings = 0  # leases in a row that ended since the site did not answer
+        self.parkings = 0  # leases in a row that ended since the site did not answer, or could not be asked
         self._paths: list[str] = []
         self._index: dict[str, int] = {}
         self._depths = array("H")

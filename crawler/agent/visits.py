@@ -106,7 +106,7 @@ class Visits:
         except Exception as error:
             words = in_one_line(error)
             _say(f"{slot.site}: no request could be made: {words}", error)
-            self._agent.park(slot, words)
+            self._do_without_requests(slot, words)
             return None
 
     def _next_request(self, slot: Slot) -> Request | None:
@@ -136,6 +136,16 @@ class Visits:
             self._agent.settle(slot)
             return None
 
+    def _do_without_requests(self, slot: Slot, error: str) -> None:
+        """No request can be made: not even for robots.txt is as good as no answer; else the lease alone is over."""
+        if slot.rules is not None or slot.given_up:
+            self._agent.park(slot, error)
+            return
+        # Where robots.txt led to cannot be asked by the next one either.
+        slot.robots_hop, slot.robots_hops = "", 0
+        self._leave_alone(slot, OTHER, error, f"no request can be made: {error}")
+        self._agent.settle(slot)
+
     def _begin(self, slot: Slot, packed: bytes) -> None:
         self._works[slot.leased.work].begin(slot, packed)
 
@@ -163,7 +173,7 @@ class Visits:
         return bool(why)
 
     def _give_up(self, slot: Slot, status: int, error: str) -> None:
-        """Of a site that does not answer each page has failed, without a request."""
+        """Of a site that is given up each page has failed, without a request."""
         for _ in range(DENIED_AT_A_TIME):
             turn = slot.frontier.take(math.inf)
             if turn is None:
@@ -188,17 +198,19 @@ class Visits:
 
     def _trip(self, slot: Slot, status: int, error: str) -> None:
         self._watch(slot, "/robots.txt", status, {}, breaker.STRAIGHT, error)
+        self._leave_alone(slot, status, error, f"the site does not answer: {error}")
+
+    def _leave_alone(self, slot: Slot, status: int, error: str, verdict: str) -> None:
+        """Park the site, or give it up with this verdict after MAX_TRIES times in a row; a work ends its turns."""
         if work := self._works.get(slot.leased.work):
             work.shut(slot, status, error)
             return
-        slot.frontier.parkings += 1
-        if slot.frontier.parkings < self._options.max_tries:
+        times = slot.frontier.parkings + 1
+        if times < self._options.max_tries:
             self._agent.park(slot, error)
-        else:
-            logger.info(
-                "%s is given up: it did not answer %d times: %s", slot.site, slot.frontier.parkings, error
-            )
-            slot.given_up = (status, f"the site does not answer: {error}"[:300])
+            return
+        logger.info("%s is given up after %d times: %s", slot.site, times, verdict)
+        slot.given_up = (status, verdict[:300])
 
     def _sending(self, slot: Slot) -> Callable[[], bool]:
         return partial(self._agent.may_send, slot)

@@ -55,7 +55,7 @@ class Work(Protocol):
         """robots.txt could not be had, so no page may be asked, or nobody answers there any more: ends every turn.
 
         The site's rest has begun already, but where the site gave no answer, or no whole one
-        (crawler.agent.breaker.shuts): there is none then.
+        (crawler.agent.breaker.shuts), or no request can be made: there is none then.
         """
 
     def next_due(self, slot: Slot) -> float:
