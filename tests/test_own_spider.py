@@ -401,3 +401,22 @@ def test_own_requests_that_are_not_sent_are_told(
         assert f"{site.site}: 3 requests of the spider's own were not sent: the site went back" in run.err
         assert site.pages == {"/": 1, "/own/0": 1}
         assert valkey.client.zscore(key("wake:site"), site.site)
+
+
+def test_own_requests_to_a_site_that_is_given_up_are_told_and_hold_up_nothing(
+    place: Place, valkey: RunningServer, own: dict[str, Any]
+) -> None:
+    """Its robots.txt is old by the time that the first of them has its answer, and silent when it is read anew."""
+    routes = {
+        "/robots.txt": at_first(Reply(404), links(seconds=60)),
+        "/own/0": links(seconds=1.2),
+        "*": links(),
+    }
+    given = {"ROBOTS_LIFETIME_SECONDS": 1, "HEAD_TIMEOUT_SECONDS": 2, "MAX_TRIES": 1}
+    with SmallSite(routes) as site:
+        run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **given, **own)
+        run.wait(20).succeeded()
+        assert f"{site.site} is given up" in run.err
+        assert f"{site.site}: 2 requests of the spider's own were not sent" in run.err
+        assert site.pages == {"/": 1, "/own/0": 1}
+        assert outcomes(valkey) == {site.root: "stored"}

@@ -367,13 +367,18 @@ class Leasing:
             return
         if self._slots.get(slot.site) is slot:
             del self._slots[slot.site]
+        self.tell_unsent(slot)
+        self.asks.set()
+
+    @staticmethod
+    def tell_unsent(slot: Slot) -> None:
+        """Say how many of the spider's own requests still wait to be sent to a site that goes back."""
         # A page's request that a middleware replaced is none of them: its turn comes with the site's next lease.
         own = sum((errand := errand_of(one)) is None or errand.own for one in slot.own_requests or ())
         if own:
             logger.warning(
                 "%s: %d requests of the spider's own were not sent: the site went back", slot.site, own
             )
-        self.asks.set()
 
     async def _reload(self, slot: Slot) -> None:
         """Go on with a site that was to be finished; it counts as ending until its new paths are there."""

@@ -174,11 +174,20 @@ class Visits:
 
     def _give_up(self, slot: Slot, status: int, error: str) -> None:
         """Of a site that is given up each page has failed, without a request."""
+        self._drop_held(slot)
         for _ in range(DENIED_AT_A_TIME):
             turn = slot.frontier.take(math.inf)
             if turn is None:
                 return
             self._publish(slot, turn, self._record(slot, turn, "failed", status, error=error))
+
+    def _drop_held(self, slot: Slot) -> None:
+        """Nothing that waits beside pages is sent; a page that a middleware asked for otherwise has its turn back."""
+        self._agent.leasing.tell_unsent(slot)
+        held, slot.own_requests = slot.own_requests or (), None
+        for errand in map(errand_of, held):
+            if errand is not None and errand.turn is not None:
+                slot.frontier.put_back(errand.turn)
 
     def _heard(self, slot: Slot) -> None:
         slot.silent = slot.frontier.parkings = 0
