@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING
 
 from crawler.command import CommandError, LowtideCommand
+from crawler.ending import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -48,19 +48,18 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         dashboard = Dashboard(self.settings, self.options, boards(self.settings, self.options))
-        try:
-            print(f"dashboard: {await dashboard.start()}  (Ctrl-C ends it)", flush=True)
-            await stop.wait()
-        except OSError as error:
-            raise CommandError(
-                f"the dashboard cannot listen: {error}; wanted a free DASHBOARD_PORT of this machine's "
-                "DASHBOARD_ADDRESS"
-            ) from None
-        finally:
-            await dashboard.stop()
+        with told_to_end(stop.set):
+            try:
+                print(f"dashboard: {await dashboard.start()}  (Ctrl-C ends it)", flush=True)
+                await stop.wait()
+            except OSError as error:
+                raise CommandError(
+                    f"the dashboard cannot listen: {error}; wanted a free DASHBOARD_PORT of this machine's "
+                    "DASHBOARD_ADDRESS"
+                ) from None
+            finally:
+                await dashboard.stop()
 
 
 def boards(settings: BaseSettings, options: Options) -> dict[str, Board]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
 from crawler.command import LowtideCommand, print_json, quieten
+from crawler.ending import told_to_end
 from crawler.options import OptionError
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         stop = asyncio.Event()
-        _stop_by_signals(stop)
         watch = asyncio.create_task(beside.watch(stop)) if beside else None
         try:
-            return await listener.listen(self.settings, self.options, stop)
+            with told_to_end(partial(_end, stop)):
+                return await listener.listen(self.settings, self.options, stop)
         finally:
             if watch:
                 watch.cancel()
@@ -113,15 +114,9 @@ class Command(LowtideCommand):
         return 0
 
 
-def _stop_by_signals(stop: asyncio.Event) -> None:
-    """The first SIGINT or SIGTERM ends it well, a second one at once."""
-    loop = asyncio.get_running_loop()
-
-    def end() -> None:
-        if stop.is_set():
-            logging.getLogger("listener").warning("told to end a second time: what was read is left")
-            raise SystemExit(1)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
+def _end(stop: asyncio.Event) -> None:
+    """The first time well, a second time at once."""
+    if stop.is_set():
+        logging.getLogger("listener").warning("told to end a second time: what was read is left")
+        raise SystemExit(1)
+    stop.set()

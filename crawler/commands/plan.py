@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING
 
 from crawler.command import CommandError, LowtideCommand, quieten
+from crawler.ending import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -49,6 +49,5 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await plan_hours(self.settings, self.options, stop)
+        with told_to_end(stop.set):
+            await plan_hours(self.settings, self.options, stop)

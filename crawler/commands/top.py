@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler.command import CommandError, LowtideCommand, print_json
+from crawler.ending import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -90,9 +90,7 @@ class Command(LowtideCommand):
 
         console = Console(highlight=False)
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with told_to_end(stop.set), Live(console=console, screen=True, auto_refresh=False) as live:
             while not stop.is_set():
                 rows = max(MOST_ROWS, console.height - 9)
                 live.update(drawn(await watch.look(), self.options, console.width, rows), refresh=True)
