@@ -6,6 +6,7 @@ itself read it from the server.
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from crawler.sites.queue import (
     DISCOVER_BATCH,
     FILL_BATCH,
     LOOK,
+    BrokenRecordError,
+    Depth,
     Leased,
     Newcomer,
     PlanLostError,
@@ -36,6 +39,7 @@ LEASE_MS = 10_000
 HALF = LEASE_MS // 2
 ADDRESS, OTHER = "192.0.2.1", "192.0.2.2"
 OTHER_WORKS = WORKS[1:]
+COUNTED = [name for name in Depth._fields if name not in ("records", "agents", "coordinated")]
 
 
 @pytest.fixture
@@ -1448,6 +1452,15 @@ def test_depth_is_a_full_recount(queue: Driver, agents: tuple[str, str]) -> None
     assert min(depth.values()) > 0, f"not every state occurs: {depth}"
     states = {one.site: one.state for one in queue.records()}
     assert len(states) == depth["added"]
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1.5"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_count_that_is_none_is_named(queue: Driver, name: str, text: str) -> None:
+    queue.raw.hset(BASE + "count", name, text)
+    with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}count in Redis has '{text}' for '{name}'")):
+        queue.depth()
+    queue.raw.hdel(BASE + "count", name)
 
 
 def test_reset_leaves_nothing_and_touches_nothing_else(queue: Driver, agents: tuple[str, str]) -> None:

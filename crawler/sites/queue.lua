@@ -919,16 +919,17 @@ function operations.suspend(planner, number)
   return told
 end
 
--- -> the counts and list lengths that tell whether anything is left.
+-- -> the counts and list lengths that tell whether anything is left; false for a count that is no whole number.
 function operations.depth()
   local fields = { 'waiting', 'suspended', 'leased', 'later', 'paused', 'finished', 'alias', 'blocked', 'added' }
   local answer = {}
   for place, value in ipairs(call('HMGET', count, unpack(fields))) do
-    answer[place] = tonumber(value or 0)
+    answer[place] = tonumber(string.match(value or '0', '^-?%d+$')) or false
   end
-  answer[#answer + 1] = call('EXISTS', base .. 'results') == 1 and call('XLEN', base .. 'results') or 0
-  answer[#answer + 1] = sessions()
-  answer[#answer + 1] = call('EXISTS', base .. 'coordinated')
+  local many = #fields
+  answer[many + 1] = call('EXISTS', base .. 'results') == 1 and call('XLEN', base .. 'results') or 0
+  answer[many + 2] = sessions()
+  answer[many + 3] = call('EXISTS', base .. 'coordinated')
   return answer
 end
 

@@ -662,10 +662,9 @@ class SiteQueue:
     async def depth(self) -> Depth:
         """How much of everything there is now. BrokenRecordError where it cannot be counted."""
         counted = await self._call("depth")
-        # The script's reply ends before the first that is no number.
-        if len(counted) == len(Depth._fields):
+        if None not in counted:
             return Depth(*counted)
-        key, name = f"{self._base}count", Depth._fields[len(counted)]
+        key, name = f"{self._base}count", Depth._fields[counted.index(None)]
         text = await self._client.hget(key, name) or b""
         raise BrokenRecordError(key, f"'{_shown(text)}' for '{name}'", "whole numbers")
 
