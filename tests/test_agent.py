@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from hashlib import sha1
 from typing import Any
+
+import pytest
 
 from crawler.agent.frontier import Frontier
 from crawler.sites.queue import Restored
@@ -14,7 +17,7 @@ from tests.drills import Fleet, key
 from tests.farm import Farm
 from tests.queue_driver import driver
 from tests.servers import RunningServer, eventually
-from tests.small_site import SmallSite, links
+from tests.small_site import Reply, SmallSite, links
 from tests.told import told_pages
 
 PLAIN: dict[str, Any] = {"kinds": (), "names": ()}
@@ -227,6 +230,51 @@ def test_a_site_that_could_not_be_taken_up_is_not_forgotten(place: Place, valkey
         assert place.stored() == farm.expected()
         assert set(fetched(farm.hits()).values()) == {1}
         assert "Redis is back" in run.err
+
+
+@pytest.mark.parametrize("more", [(), ("--with", "status"), ("--agents", "2")], ids=" ".join)
+def test_what_is_no_record_ends_every_crawl_that_meets_it(
+    place: Place, valkey: RunningServer, more: tuple[str, ...]
+) -> None:
+    """Also of an agent that has something else in hand, and of the next one."""
+    with SmallSite({"*": links()}, "127.0.1.1") as whole, SmallSite({"*": links()}, "127.0.1.2") as broken:
+        place.run("seed", broken.root, whole.root, REDIS_URL=valkey.url).succeeded()
+        bucket = key(f"sites:{sha1(broken.site.encode()).hexdigest()[:4]}")
+        valkey.client.hset(bucket, broken.site, "garbage")
+        for _ in range(2):
+            run = place.crawl([], *more, REDIS_URL=valkey.url)
+            run.refused(f"{bucket} in Redis has 'garbage' for '{broken.site}'", "scrapy queue reset", code=3)
+            assert "Redis is away" not in run.err
+            assert "Traceback" not in run.err
+        assert broken.paths == []
+
+
+def test_what_is_no_record_ends_the_crawl_that_has_its_site(place: Place, valkey: RunningServer) -> None:
+    with SmallSite({"/": Reply(seconds=1), "*": links()}) as site:
+        run = place.start_crawl([site.root], REDIS_URL=valkey.url)
+        eventually(lambda: "/" in site.paths, "the site is in hand")
+        bucket = key(f"sites:{sha1(site.site.encode()).hexdigest()[:4]}")
+        valkey.client.hset(bucket, site.site, "garbage")
+        run.wait().refused(f"{bucket} in Redis has 'garbage' for '{site.site}'", code=3)
+        assert "Traceback" not in run.err
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("config", "set", "requirepass", "x"), "asks for a password"),
+        (("acl", "setuser", "default", "-evalsha"), "refuses a command"),
+    ],
+)
+def test_an_agent_that_may_no_more_does_not_wait(
+    place: Place, valkey: RunningServer, change: tuple[str, ...], says: str
+) -> None:
+    run = place.start_crawl([], "--when-idle", "wait", REDIS_URL=valkey.url)
+    eventually(lambda: valkey.client.zcard(key("agents")) == 1, "it is at work")
+    valkey.client.execute_command(*change)
+    # A connection that was let in stays so.
+    valkey.client.execute_command("client", "kill", "type", "normal", "skipme", "yes")
+    run.wait().refused(says, code=3)
 
 
 # --- the operator's orders --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from hashlib import sha1
 
 import pytest
@@ -1452,6 +1452,92 @@ def test_depth_is_a_full_recount(queue: Driver, agents: tuple[str, str]) -> None
     assert min(depth.values()) > 0, f"not every state occurs: {depth}"
     states = {one.site: one.state for one in queue.records()}
     assert len(states) == depth["added"]
+
+
+# --- what somebody else wrote -----------------------------------------------------------------------------
+
+
+def harm(queue: Driver, site: str, text: str | bytes = "garbage") -> bytes:
+    """Another text in the place of a site's record; what it was."""
+    record: bytes = queue.raw.hget(bucket(site), site)
+    queue.raw.hset(bucket(site), site, text)
+    return record
+
+
+def names_it(site: str, text: str = "garbage") -> AbstractContextManager[object]:
+    told = f"{bucket(site)} in Redis has '{text}' for '{site}'; wanted sites' records"
+    return pytest.raises(BrokenRecordError, match=re.escape(told))
+
+
+NO_RECORDS = {
+    "garbage": "garbage",
+    "": "",
+    "q -": "q -",
+    "w": "w",
+    "w - 1/many": "w - 1/many",
+    "w - 1/2 token agent": "w - 1/2 token agent",
+    b"w \xff": r"w \xff",
+    b"w - \xff a site": r"w - \xff a site",
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), NO_RECORDS.items())
+def test_what_is_no_record_is_met_by_every_agent_and_not_lost(
+    queue: Driver, agents: tuple[str, str], text: str | bytes, shown: str
+) -> None:
+    queue.add(A, B)
+    record = harm(queue, A, text)
+    for agent in (*agents, *agents):
+        with names_it(A, shown):
+            queue.take(agent)
+    with names_it(A, shown):
+        queue.order(A, "pause")
+    queue.raw.hset(bucket(A), A, record)
+    assert {leased.site for leased in queue.take("one", 2)} == {A, B}
+
+
+@pytest.mark.parametrize("leaves", ["swept", "parts"])
+def test_an_agent_that_is_gone_had_what_is_no_record(
+    queue: Driver, agents: tuple[str, str], leaves: str
+) -> None:
+    queue.add(A, B)
+    queue.take("one", 2)
+    harm(queue, A)
+    if leaves == "parts":
+        queue.part("one")
+    else:
+        drop(queue, "one")
+    for _ in range(2):
+        with names_it(A):
+            queue.take("two", 2)
+    assert [agent["agent"] for agent in queue.agents()] == ["two"], "its session is over"
+    assert A in queue.names("again:site")
+    queue.reset()
+
+
+def test_who_holds_what_is_no_record_cannot_give_it_back(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    record = harm(queue, A)
+    for call in (
+        lambda: queue.locate("one", leased, ADDRESS),
+        lambda: queue.leave("one", leased, "finished"),
+        lambda: queue.add(A),
+    ):
+        with names_it(A):
+            call()
+    queue.renew("one", 0)
+    queue.raw.hset(bucket(A), A, record)
+    assert queue.leave("one", leased, "finished")
+
+
+def test_a_root_of_what_is_no_record_holds_up_nobody_else(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    one, two = queue.take("one", 2)
+    assert queue.send("one", delivery(one, 1, root="192.0.2.1 abc")) == ["OK"]
+    record = harm(queue, one.site)
+    assert queue.send("one", delivery(two, 1, root="192.0.2.1 abc")) == ["ALIAS"]
+    queue.raw.hset(bucket(one.site), one.site, record)
 
 
 @pytest.mark.parametrize("text", ["abc", "", "1.5"])

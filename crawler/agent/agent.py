@@ -141,7 +141,7 @@ class Agent:
             self._give_up("prefix_taken", str(error))
             return
         except (RedisError, OSError) as error:
-            if isinstance(error, RedisError) and connection.is_of_wrong_kind(error):
+            if isinstance(error, RedisError) and connection.lasts(error):
                 self._give_up("queue_broken", connection.explained(self.crawler.settings, error))
                 return
             where = connection.told(self.crawler.settings)
@@ -162,7 +162,7 @@ class Agent:
             if joined:
                 async with asyncio.timeout(PARTING_SECONDS):
                     await self._part(reason)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, BrokenRecordError) as error:
             logger.warning(
                 "%d finished pages could not be published and will be fetched again: %s",
                 len(self.outbox),
@@ -195,7 +195,7 @@ class Agent:
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
             except (RedisError, OSError, NotKeptError) as error:
-                if connection.is_of_wrong_kind(error):
+                if connection.lasts(error):
                     raise
                 await asyncio.sleep(back_off.next())
             else:

@@ -23,7 +23,7 @@ from crawler import engine
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.site_check import Asker, NotAskedError, Permit, SiteCheck
 from crawler.sites.canonical import host_of
-from crawler.sites.queue import HandedIn, Leased, SiteQueue, StaleLeaseError
+from crawler.sites.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,7 +196,7 @@ class Checking:
                 due += found.closed_seconds
             else:
                 due = began + AGAIN_SECONDS
-        except (NotAskedError, RedisError, OSError):
+        except (NotAskedError, RedisError, OSError, BrokenRecordError):
             due = began + AGAIN_SECONDS if day is None or not day.used_up() else day.tomorrow
         except Exception:
             logger.exception("%s: its status could not be checked", leased.site)

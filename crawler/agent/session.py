@@ -172,9 +172,10 @@ class Session:
     # --- loops ---
 
     async def keep(self, loop: Loop) -> None:
-        """Run a loop until it ends or the agent stops: a server that is away is waited for; other errors are raised.
+        """Run a loop until it ends or the agent stops: a server that is away, or cannot do it now, is waited for.
 
-        A key of the wrong kind is none that time makes ours again: that RedisError is raised as well.
+        Raised is what lasts: a RedisError that says that we may not, or that a key is of the wrong kind, and whatever
+        is none, as BrokenRecordError.
         """
         # Well within the one lease time that the first to return gives everybody.
         back_off = BackOff(min(LONGEST_BACK_OFF_SECONDS, self._options.lease_seconds / 3))
@@ -185,7 +186,7 @@ class Session:
             except SessionGoneError:
                 await self._rejoin()
             except (RedisError, OSError) as error:
-                if connection.is_of_wrong_kind(error):
+                if connection.lasts(error):
                     raise
                 self.say_away(error)
                 await self.pause(back_off.next())

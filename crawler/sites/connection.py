@@ -127,6 +127,14 @@ def passes(error: redis.RedisError) -> bool:
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) or _words(error).startswith(_PASSING)
 
 
+def lasts(error: Exception) -> bool:
+    """Whether an agent in mid-run waits in vain: it may not, or a key is none of ours.
+
+    Not the contrary of `passes`: what the script met of values that are none may be mended, and is waited for.
+    """
+    return is_of_wrong_kind(error) or (isinstance(error, redis.RedisError) and refused(error))
+
+
 def is_of_wrong_kind(error: Exception) -> bool:
     """Whether the server says that a key holds another kind of value than ours: somebody else wrote there."""
     return isinstance(error, redis.ResponseError) and "WRONGTYPE" in _words(error)

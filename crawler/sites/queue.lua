@@ -50,13 +50,25 @@ local function host_of(site)
   return '//' .. (string.match(site, '^%a+://(%[[^%]]*%])') or string.match(site, '^%a+://([^:/]+)') or site)
 end
 
-local function read(site)
+-- What stands behind the address, in its parts; nothing where that is none of ours.
+local function figures_and_lease(rest)
+  local done, known, behind = string.match(rest, '^(%d+)/(%d+) ?(.*)$')
+  behind = behind or rest
+  if behind == '' then return true, done, known end
+  local token, agent, work = string.match(behind, '^(%S+) (%S+) (%S+)$')
+  return token ~= nil, done, known, token, agent, work
+end
+
+-- A site's record; nil where there is none, and true behind it where somebody else wrote what is none. The script's
+-- names are ASCII, and no reply of it may hold another.
+local function record_of(site)
   local text = call('HGET', bucket(site), site)
   if not text then return nil end
-  local letter, address, rest = string.match(text, '^(%a) (%S+) ?(.*)$')
-  local done, known, behind = string.match(rest, '^(%d+)/(%d+) ?(.*)$')
-  local token, agent, work = string.match(behind or rest, '^(%S+) (%S+) (%S+)$')
-  local state = string.lower(letter)
+  local letter, address, rest = string.match(text, '^(%a) ([!-~]+) ?([ -~]*)$')
+  local state = letter and string.lower(letter)
+  if not names[state] or string.find(site, '[^ -~]') then return nil, true end
+  local whole, done, known, token, agent, work = figures_and_lease(rest)
+  if not whole then return nil, true end
   return {
     state = state,
     paused = letter ~= state,
@@ -67,6 +79,17 @@ local function read(site)
     agent = agent,
     work = work,
   }
+end
+
+local function no_record(site)
+  return redis.error_reply('BROKEN ' .. bucket(site) .. ' ' .. site)
+end
+
+-- As `record_of`, but what is no record ends the operation by the error BROKEN, with the key and the site.
+local function read(site)
+  local record, broken = record_of(site)
+  if broken then error(no_record(site)) end
+  return record
 end
 
 local function write(site, record)
@@ -124,8 +147,8 @@ local function unpark(place)
     local site = call('LPOP', base .. 'park:' .. place)
     if not site then return end
     call('SREM', base .. 'parked', site)
-    local record = read(site)
-    if eligible(record, 'site') and (record.address == place or host_of(site) == place) then
+    local record, broken = record_of(site)
+    if broken or (eligible(record, 'site') and (record.address == place or host_of(site) == place)) then
       call('LPUSH', again('site'), site)
       return
     end
@@ -239,6 +262,18 @@ local function hand_back(site, record, time)
   end
 end
 
+-- A site leaves the hand of an agent that is gone. Of one whose record cannot be read the name goes to the front:
+-- whoever leases next is to meet it, and not who only clears up.
+local function take_from(agent, site, time)
+  local record, broken = record_of(site)
+  if record and record.agent == agent then
+    hand_back(site, record, time)
+    return
+  end
+  call('HDEL', base .. 'held:' .. agent, site)
+  if broken then call('RPUSH', again('site'), site) end
+end
+
 -- After a silence of half a lease nobody is swept: every session gets one more lease time first. One that is being
 -- swept is beyond help: half of its sites may be others' already.
 local function forgive_silence(time, lease_ms)
@@ -271,12 +306,7 @@ local function sweep(time, lease_ms)
   call('ZADD', base .. 'agents', 0, dead)
   call('HDEL', base .. 'hungry', dead)
   for _, site in ipairs(call('HRANDFIELD', base .. 'held:' .. dead, 100)) do
-    local record = read(site)
-    if record and record.agent == dead then
-      hand_back(site, record, time)
-    else
-      call('HDEL', base .. 'held:' .. dead, site)
-    end
+    take_from(dead, site, time)
   end
   if call('HLEN', base .. 'held:' .. dead) == 0 then
     call('ZREM', base .. 'agents', dead)
@@ -290,7 +320,7 @@ local function wake(work, time)
     call('ZREM', key, site)
     call('RPUSH', again(work), site)
     if work == 'site' then
-      local record = read(site)
+      local record = record_of(site)
       if record and record.state == 'l' then
         call('HDEL', base .. 'why', site)
         alter(site, record, function(r) r.state = unfinished(site) end)
@@ -400,8 +430,7 @@ end
 function operations.part(agent)
   local time = now()
   for _, site in ipairs(call('HKEYS', base .. 'held:' .. agent)) do
-    local record = read(site)
-    if record and record.agent == agent then hand_back(site, record, time) end
+    take_from(agent, site, time)
   end
   local about = { 'held:', 'agent:', 'stop:', 'suspend:' }
   for _, kind in ipairs(about) do
@@ -459,7 +488,7 @@ local function at_hand(work, time, packed)
   local many = 0
   for _, site in ipairs(call('LRANGE', again(work), 0, 15)) do
     local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
-    if eligible(read(site), work) and due <= time and (packed ~= '1' or is_packed(site, work)) then many = many + 1 end
+    if eligible(record_of(site), work) and due <= time and (packed ~= '1' or is_packed(site, work)) then many = many + 1 end
   end
   return many
 end
@@ -489,7 +518,12 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
   local coming = {} -- their holders are about to suspend them: their turn has come too early
   -- One name that was taken from a list; a `spare` one was not, and stays where it waits if it cannot be had now.
   local function look_at(site, probe, spare)
-    local record = read(site)
+    local record, broken = record_of(site)
+    if broken then
+      -- Every agent is to meet it: for who does not, the site would be counted and never come.
+      if not spare then call('LPUSH', again(work), site) end
+      error(no_record(site))
+    end
     -- A site that rests may be named in a list as well; its time will bring it back.
     local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
     if packed == '1' and eligible(record, work) and due <= time and not is_packed(site, work) then
@@ -617,7 +651,7 @@ function operations.publish(agent)
       local key = base .. 'alias:' .. string.sub(redis.sha1hex(root), 1, 4)
       if call('HSETNX', key, root, site) == 0 then
         local first = call('HGET', key, root)
-        if first ~= site and read(first) then verdict = 'ALIAS ' .. first else call('HSET', key, root, site) end
+        if first ~= site and call('HEXISTS', bucket(first), first) == 1 then verdict = 'ALIAS ' .. first else call('HSET', key, root, site) end
       end
     end
     answer[#answer + 1] = verdict

@@ -4,7 +4,8 @@ Every operation is one atomic script call (queue.lua) on the server's clock. A s
 work; its token fences off whoever lost it. Nothing here blocks the event loop, retries, or remembers: a
 connection error reaches the caller (redis.exceptions.ConnectionError, TimeoutError), who backs off and asks
 again. Safe to ask again: join, renew, discover, publish (by its seq), depth, held. After a lost reply to `lease`
-read `held`: it tells what this agent really has.
+read `held`: it tells what this agent really has. A site's record that is none (somebody else wrote there) is a
+BrokenRecordError of every call that needs it; `lease` meets it again and again, `renew` and `part` do not.
 """
 
 from __future__ import annotations
@@ -666,7 +667,7 @@ class SiteQueue:
             return Depth(*counted)
         key, name = f"{self._base}count", Depth._fields[counted.index(None)]
         text = await self._client.hget(key, name) or b""
-        raise BrokenRecordError(key, f"'{_shown(text)}' for '{name}'", "whole numbers")
+        raise BrokenRecordError(key, _found(name, text), "whole numbers")
 
     async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
         """The sites that wait for a time, soonest first: name, due time in ms, reason."""
@@ -840,7 +841,15 @@ class SiteQueue:
             self._sha = _text(await self._client.script_load(self._source))
             return await self._client.evalsha(self._sha, 1, *parts)
         except ResponseError as error:
-            raise _named(error) from None
+            raise await self._named(error) from None
+
+    async def _named(self, error: ResponseError) -> Exception:
+        word, _, about = str(error).partition(" ")
+        if word == "BROKEN":
+            key, site, *_ = about.split(" ")
+            return BrokenRecordError(key, _found(site, await self._client.hget(key, site) or b""))
+        kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": PlanLostError}
+        return kinds[word](about) if word in kinds else error
 
 
 def _of_bucket(key: bytes | str, error: Exception) -> Exception:
@@ -857,14 +866,14 @@ def _record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteRecor
         place = None if address == "-" else address
         return SiteRecord(_text(site), state, paused, place, token, agent, work, known, done)
     except (ValueError, KeyError):
-        raise BrokenRecordError(key, f"'{_shown(text)}' for '{_shown(site)}'") from None
+        raise BrokenRecordError(key, _found(site, text)) from None
 
 
 def _whole(key: str, field: str, text: bytes) -> int:
     try:
         return int(text)
     except ValueError:
-        raise BrokenRecordError(key, f"'{_shown(text)}' for '{_shown(field)}'", "whole numbers") from None
+        raise BrokenRecordError(key, _found(field, text), "whole numbers") from None
 
 
 def _about(key: str, text: bytes) -> dict[str, Any]:
@@ -874,7 +883,7 @@ def _about(key: str, text: bytes) -> dict[str, Any]:
     except ValueError:
         about = None
     if not isinstance(about, dict):
-        raise BrokenRecordError(key, f"'{_shown(text)}' for 'about'", "what an agent said of itself")
+        raise BrokenRecordError(key, _found("about", text), "what an agent said of itself")
     return about
 
 
@@ -883,13 +892,11 @@ def _holding(key: str, site: bytes, agent: str, text: bytes) -> Holding:
         done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
         return Holding(_text(site), agent, known, done)
     except ValueError:
-        raise BrokenRecordError(key, f"'{_shown(text)}' for '{_shown(site)}'", "an agent's sites") from None
+        raise BrokenRecordError(key, _found(site, text), "an agent's sites") from None
 
 
-def _named(error: ResponseError) -> Exception:
-    word, _, about = str(error).partition(" ")
-    kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": PlanLostError}
-    return kinds[word](about) if word in kinds else error
+def _found(field: bytes | str, text: bytes | str) -> str:
+    return f"'{_shown(text)}' for '{_shown(field)}'"
 
 
 def _text(value: bytes | str) -> str:
