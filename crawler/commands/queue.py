@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from crawler.sites.queue import SiteQueue
     from crawler.store.operating import Rebuilt
 
 
@@ -115,13 +116,29 @@ class Command(LowtideCommand):
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
             # Forced, nothing is asked that may be broken.
-            working = [] if force else await queue.at_work()
+            working = [] if force else await self._at_work(queue)
             if working:
                 raise CommandError(
                     f"agents work on this crawl: {', '.join(working)}; stop them first (one that was killed counts "
                     "for LEASE_SECONDS more), or add --force"
                 )
             return await queue.reset()
+
+    async def _at_work(self, queue: SiteQueue) -> list[str]:
+        """Names of the agents at work; CommandError where they cannot be read."""
+        from redis.exceptions import ResponseError
+
+        from crawler.sites import connection
+
+        try:
+            return await queue.at_work()
+        except ResponseError as error:
+            if not connection.is_of_wrong_kind(error):
+                raise
+            # What is said of such a key elsewhere is to reset the queue, which leads back here.
+            raise CommandError(
+                f"whether agents work on this crawl cannot be told: {error}; wanted --yes --force, once they have ended"
+            ) from None
 
     def _cli(self, args: list[str], _opts: argparse.Namespace) -> int:
         from crawler.store import console
