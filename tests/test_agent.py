@@ -259,6 +259,15 @@ def test_what_is_no_record_ends_the_crawl_that_has_its_site(place: Place, valkey
         assert "Traceback" not in run.err
 
 
+def test_what_an_agent_cannot_hold_ends_its_crawl(place: Place, valkey: RunningServer) -> None:
+    run = place.start_crawl([], "--when-idle", "wait", REDIS_URL=valkey.url)
+    eventually(lambda: valkey.client.zcard(key("agents")) == 1, "it is at work")
+    held = key(f"held:{valkey.client.zrange(key('agents'), 0, -1)[0].decode()}")
+    valkey.client.hset(held, "http://127.0.1.1", "")
+    run.wait().refused(f"{held} in Redis has '' for 'http://127.0.1.1'; wanted an agent's sites", code=3)
+    assert "Traceback" not in run.err
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -145,6 +145,15 @@ def test_an_agent_that_is_none_is_told_with_what_to_do(
     queued.run("queue", "show", REDIS_URL=valkey.url).succeeded()
 
 
+def test_an_agent_s_name_that_is_none_is_told_with_what_to_do(queued: Place, valkey: RunningServer) -> None:
+    valkey.client.zadd(key("agents"), {b"\xff": 99_999_999_999_999})
+    told = rf"{key('agents')} in Redis has '\xff'; wanted UTF-8"
+    queued.run("queue", "show", REDIS_URL=valkey.url).refused(told, ANEW, code=1)
+    run = queued.run("queue", "reset", "--yes", REDIS_URL=valkey.url)
+    run.refused(r"agents work on this crawl: \xff;", "--force", code=1)
+    queued.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()
+
+
 @pytest.mark.parametrize("name", ["count", "agents", "crawl", f"checkpoint:{SITE}"])
 def test_a_key_of_the_wrong_kind_is_no_outage(queued: Place, valkey: RunningServer, name: str) -> None:
     if name.startswith("checkpoint:"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -13,12 +15,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import redis
 
 from crawler.store import local
 from crawler.store.local import ServerKeeper
 from crawler.store.server import Server
 from crawler.supervisor import STOPPED, Child, Supervisor
 from tests.crawling import Place, wait_for_hits
+from tests.drills import key
 from tests.farm import Farm
 from tests.servers import eventually
 
@@ -125,6 +129,31 @@ def test_a_server_that_dies_under_a_coordinator_alone(place: Place, farm: Farm) 
     place.check_nothing_left()
     place.run("coordinate").succeeded()
     assert len(place.rows("select url from pages")) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "about"), [(b"ghost", {"pid": "abc"}), (b"ghost", {"pid": 1 << 70}), (b"\xff", {})], ids=str
+)
+def test_a_watch_outlives_what_somebody_else_wrote(
+    place: Place, farm: Farm, name: bytes, about: dict[str, object]
+) -> None:
+    run = place.start_crawl(farm.seeds, "--when-idle", "wait", LOG_LEVEL="DEBUG")
+    run.says("writes to")
+    wait_for_hits(farm, 22)
+    with (
+        Server(place.var).join("visitor") as server,
+        closing(redis.Redis.from_url(server.url)) as client,
+    ):
+        told = json.dumps({"host": socket.gethostname(), **about})
+        client.hset(key("agent:").encode() + name, "about", told)
+        client.zadd(key("agents"), {name: 99_999_999_999_999})
+        run.says("sessions could not be looked at")
+        (first,) = place.processes("coordinate")
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: set(place.processes("coordinate")) - {first}, "another coordinator is started")
+        client.zrem(key("agents"), name)
+    run.end().succeeded()
+    assert place.stored() == farm.expected()
 
 
 def test_a_server_that_cannot_be_had_again_is_given_up(

@@ -1540,6 +1540,84 @@ def test_a_root_of_what_is_no_record_holds_up_nobody_else(queue: Driver, agents:
     queue.raw.hset(bucket(one.site), one.site, record)
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        "notjson",
+        "[]",
+        b"\xff",
+        '{"pid": "abc"}',
+        '{"pid": -1}',
+        '{"pid": 99999999999999999999}',
+        '{"works": 5}',
+        '{"works": [[]]}',
+        '{"slots": "two"}',
+        '{"hour_seconds": 0}',
+    ],
+)
+def test_what_an_agent_did_not_say_of_itself_is_named(
+    queue: Driver, agents: tuple[str, str], about: str | bytes
+) -> None:
+    queue.raw.hset(BASE + "agent:one", "about", about)
+    for call in (queue.agents, queue.works_done):
+        with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}agent:one in Redis has '")):
+            call()
+    assert queue.at_work() == ["one", "two"]
+
+
+def test_what_an_agent_says_takes_no_other_fact_s_place(queue: Driver) -> None:
+    queue.join("one", {"agent": "two", "held": "many", "pid": 5})
+    (agent,) = queue.agents()
+    assert (agent["agent"], agent["held"], agent["pid"]) == ("one", 0, 5)
+
+
+def test_an_agent_s_name_that_is_none_is_named(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.raw.zadd(BASE + "agents", {b"\xff": 99_999_999_999_999})
+    for call in (queue.agents, queue.works_done, queue.holdings, queue.running):
+        with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}agents in Redis has '\\xff'; wanted")):
+            call()
+    assert set(queue.at_work()) == {"one", "two", r"\xff"}
+    queue.raw.zrem(BASE + "agents", b"\xff")
+
+
+@pytest.mark.parametrize(("site", "text"), [(A, ""), (A, b"\xff"), (b"\xff", "1 0 0 0 0/0")])
+def test_what_an_agent_cannot_hold_is_named(
+    queue: Driver, agents: tuple[str, str], site: str | bytes, text: str | bytes
+) -> None:
+    queue.raw.hset(BASE + "held:one", site, text)
+    with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}held:one in Redis has '")):
+        queue.held("one")
+    queue.raw.delete(BASE + "held:one")
+
+
+def test_a_name_that_is_none_is_named_by_its_key(queue: Driver) -> None:
+    queue.raw.zadd(BASE + "wake:status", {b"\xff": 1})
+    queue.raw.sadd(BASE + "reopen", b"\xff")
+    queue.raw.sadd(BASE + "parked", b"\xff")
+    queue.raw.rpush(BASE + "hour:5", b"\xff")
+    for name, call in {
+        "wake:status": lambda: queue.due("status", 5),
+        "reopen": lambda: queue.to_reopen(5),
+        "parked": queue.parked,
+        "hour:5": lambda: queue.hour_line(5, 5),
+    }.items():
+        with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}{name} in Redis has '\\xff'")):
+            call()
+    queue.reset()
+
+
+def test_a_number_that_is_none_is_named_by_its_key(queue: Driver) -> None:
+    queue.raw.hset(BASE + "spent:7", f"bytes {A}", "many")
+    queue.raw.hset(BASE + "count", "planned", "never")
+    with pytest.raises(
+        BrokenRecordError, match=re.escape(f"{BASE}spent:7 in Redis has 'many' for 'bytes {A}'")
+    ):
+        queue.spent(7, [A])
+    with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}count in Redis has 'never' for 'planned'")):
+        queue.planned_hour()
+    queue.reset()
+
+
 @pytest.mark.parametrize("text", ["abc", "", "1.5"])
 @pytest.mark.parametrize("name", COUNTED)
 def test_a_count_that_is_none_is_named(queue: Driver, name: str, text: str) -> None:

@@ -17,8 +17,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha1
 from importlib import resources
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
+import msgspec
+from msgspec import Meta
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -51,6 +53,8 @@ HELD_UP_MS = 4_000_000_000_000
 # Keys looked at by one step of a scan, and buckets of sites' records (16 sites each, of a million) read in one go: a
 # millisecond or two of the server's time.
 SCAN_KEYS, READ_BUCKETS = 2_000, 512
+# No process of any system has a larger number.
+MOST_PID = 2**31 - 1
 STATES = {
     "w": "waiting",
     "s": "suspended",
@@ -242,8 +246,11 @@ class SiteQueue:
     async def renew(self, agent: str, pages: int) -> Renewed:
         """Keep all leases of `agent` for another lease time."""
         server_ms, stopped, *sites = await self._call("renew", agent, self._lease_ms, pages)
-        names = [_text(site) for site in sites]
-        return Renewed(server_ms, names[:stopped], names[stopped:])
+        return Renewed(
+            server_ms,
+            _texts(f"{self._base}stop:{agent}", sites[:stopped]),
+            _texts(f"{self._base}suspend:{agent}", sites[stopped:]),
+        )
 
     async def part(self, agent: str) -> None:
         """End the session; what it still holds is handed to the next."""
@@ -253,7 +260,7 @@ class SiteQueue:
         """The spider whose crawl this prefix is: `spider`, or whoever came first."""
         key = f"{self._base}crawl"
         await self._client.set(key, spider, nx=True)
-        return _text(await self._client.get(key) or b"")
+        return _text(key, await self._client.get(key) or b"")
 
     async def lease(
         self, agent: str, work: Work, wanted: int, hour: int, *, hungry: bool = False, packed: bool = False
@@ -279,7 +286,7 @@ class SiteQueue:
             more_to_look_at = reply[3] and len(reply) == 5
             if not more_to_look_at:
                 break
-        parts = map(_text, reply[5:])
+        parts = _texts(f"{self._base}held:{agent}", reply[5:])
         sites = [
             Leased(
                 site,
@@ -290,15 +297,16 @@ class SiteQueue:
                 "?" in flags,
                 work,
             )
-            for site, token, flags, address in zip(*[parts] * 4, strict=True)
+            for site, token, flags, address in zip(*[iter(parts)] * 4, strict=True)
         ]
         ready, leased, agents, _, missing = reply[:5]
         return Hand(sites, ready, leased, agents, missing)
 
     async def held(self, agent: str) -> dict[str, str]:
-        """What the server says this agent holds: site -> token."""
-        fields = await self._client.hgetall(f"{self._base}held:{agent}")
-        return {_text(site): _text(token).split()[0] for site, token in fields.items()}
+        """What the server says this agent holds: site -> token. BrokenRecordError where that cannot be read."""
+        key = f"{self._base}held:{agent}"
+        fields = await self._client.hgetall(key)
+        return {_text(key, site): _token(key, site, text) for site, text in fields.items()}
 
     async def locate(self, agent: str, leased: Leased, address: str) -> bool:
         """Take a place on the site's address; False: full, leave the site with `parked`."""
@@ -328,7 +336,8 @@ class SiteQueue:
             for record, links in one.records:
                 parts += (record, links)
         replies = await self._call("publish", agent, *parts)
-        return [Published(*_text(reply).split(" ", 1)) for reply in replies]  # type: ignore[arg-type]
+        verdicts = _texts(f"{self._base}alias:*", replies)
+        return [Published(*verdict.split(" ", 1)) for verdict in verdicts]  # type: ignore[arg-type]
 
     async def leave(
         self,
@@ -369,7 +378,8 @@ class SiteQueue:
 
     async def permits(self, sites: Sequence[str]) -> list[str]:
         """What `hand_in` kept of each site's robots.txt; empty: nothing."""
-        return [_text(kept or b"") for kept in await self._client.hmget(f"{self._base}permits", sites)]
+        key = f"{self._base}permits"
+        return _texts(key, [kept or b"" for kept in await self._client.hmget(key, sites)])
 
     async def spend(self, day: int, spent: Mapping[str, tuple[int, int]], keep_seconds: int) -> None:
         """Add requests and bytes to what sites were asked for on a day; kept for so long from now on."""
@@ -384,7 +394,9 @@ class SiteQueue:
     async def spent(self, day: int, sites: Sequence[str]) -> list[tuple[int, int]]:
         """Requests and bytes that sites were asked for on a day, by all agents, as far as they have told."""
         fields = [f"{kind} {site}" for site in sites for kind in ("requests", "bytes")]
-        found = [int(value or 0) for value in await self._client.hmget(f"{self._base}spent:{day}", fields)]
+        key = f"{self._base}spent:{day}"
+        values = await self._client.hmget(key, fields)
+        found = [_whole(key, field, value or b"0") for field, value in zip(fields, values, strict=True)]
         return list(zip(found[::2], found[1::2], strict=True))
 
     async def monitor(self, work: Work) -> None:
@@ -454,9 +466,10 @@ class SiteQueue:
 
     async def to_pack(self, work: Work, until_ms: int, most: int) -> list[str]:
         """Sites that are due for a work until then and have nothing packed; up to `most`."""
-        due = await self._client.zrangebyscore(f"{self._base}wake:{work}", 0, until_ms, start=0, num=most)
-        due += await self._client.lrange(f"{self._base}again:{work}", 0, most - 1)
-        names = list(dict.fromkeys(map(_text, due)))
+        wake, again = f"{self._base}wake:{work}", f"{self._base}again:{work}"
+        due = _texts(wake, await self._client.zrangebyscore(wake, 0, until_ms, start=0, num=most))
+        due += _texts(again, await self._client.lrange(again, 0, most - 1))
+        names = list(dict.fromkeys(due))
         pipeline = self._client.pipeline(transaction=False)
         for site in names:
             pipeline.hexists(f"{self._base}visit:{site}", work)
@@ -468,8 +481,9 @@ class SiteQueue:
         A price is found anew within a sweep or two: what somebody else wrote there is no reason to stop.
         """
         try:
-            fields = await self._client.hgetall(f"{self._base}recrawl")
-            account = {_text(name): float(value) for name, value in fields.items()}
+            key = f"{self._base}recrawl"
+            fields = await self._client.hgetall(key)
+            account = {_text(key, name): float(value) for name, value in fields.items()}
         except (ValueError, ResponseError) as error:
             if isinstance(error, ResponseError) and not connection.is_of_wrong_kind(error):
                 raise
@@ -502,11 +516,12 @@ class SiteQueue:
     async def oldest_record_ms(self) -> int | None:
         """When the oldest record came that no coordinator has stored yet, by the server's clock; None: all are."""
         oldest = await self._client.xrange(f"{self._base}results", count=1)
-        return int(_text(oldest[0][0]).partition("-")[0]) if oldest else None
+        return int(oldest[0][0].partition(b"-")[0]) if oldest else None
 
     async def to_reopen(self, most: int) -> list[str]:
         """Up to `most` of the sites that have something to load again."""
-        return [_text(site) for site in await self._client.srandmember(f"{self._base}reopen", most)]
+        key = f"{self._base}reopen"
+        return _texts(key, await self._client.srandmember(key, most))
 
     async def reopening(self) -> int:
         """How many sites have something to load again, once a coordinator has opened them."""
@@ -515,7 +530,8 @@ class SiteQueue:
     async def offered(self, site: str) -> tuple[list[str], int]:
         """The paths that were offered of a finished site, and the number of entries that they stand in."""
         entries = await self._client.lrange(f"{self._base}offered:{site}", 0, -1)
-        return [path for entry in entries for path in _text(entry).split("\n")], len(entries)
+        paths = [path for entry in entries for path in entry.decode(errors="replace").split("\n")]
+        return paths, len(entries)
 
     async def reopen(self, site: str, checkpoint: bytes, taken: int) -> bool:
         """Open a finished site again, to be gone on with from here; False: it is not finished.
@@ -543,7 +559,7 @@ class SiteQueue:
         call, if the order is taken. Nothing is left to pause of a blocked site: it stays as it is.
         """
         before = await self._call("order", site, order, reason, record)
-        return None if before is None else _text(before)
+        return None if before is None else str(before.decode())
 
     async def forget(self, site: str, *, record: bytes = b"") -> Literal[1, 0, -1]:
         """Remove a site from the queue: 1 done, 0 not known, -1 held by an agent."""
@@ -622,8 +638,9 @@ class SiteQueue:
 
     async def planned_hour(self) -> int | None:
         """The last hour of which the plan is whole; None: there was none yet."""
-        hour = await self._client.hget(f"{self._base}count", "planned")
-        return None if hour is None else int(hour)
+        key = f"{self._base}count"
+        hour = await self._client.hget(key, "planned")
+        return None if hour is None else _whole(key, "planned", hour)
 
     async def hour_length(self, hour: int) -> int:
         """Names left in an hour's list."""
@@ -636,7 +653,8 @@ class SiteQueue:
 
     async def parked(self) -> set[str]:
         """The sites that wait for a place; a few may have ceased to."""
-        return {_text(site) for site in await self._client.smembers(f"{self._base}parked")}
+        key = f"{self._base}parked"
+        return set(_texts(key, await self._client.smembers(key)))
 
     async def running(self) -> dict[str, tuple[int, int]]:
         """The sites that are held, for whatever work, with how many of their URLs are known and done by now."""
@@ -647,14 +665,15 @@ class SiteQueue:
     async def holdings(self) -> list[Holding]:
         """Who holds which site, agent by agent. BrokenRecordError where that cannot be read."""
         found = []
-        for agent in map(_text, await self._client.zrange(f"{self._base}agents", 0, -1)):
+        for agent in await self._sessions():
             for site, text in (await self._client.hgetall(f"{self._base}held:{agent}")).items():
                 found.append(_holding(f"{self._base}held:{agent}", site, agent, text))
         return found
 
     async def hour_line(self, hour: int, most: int) -> list[str]:
         """The first names left in an hour's list, in their order."""
-        return [_text(site) for site in await self._client.lrange(f"{self._base}hour:{hour}", 0, most - 1)]
+        key = f"{self._base}hour:{hour}"
+        return _texts(key, await self._client.lrange(key, 0, most - 1))
 
     async def parked_count(self) -> int:
         """How many sites wait for a place; a few may have ceased to."""
@@ -671,12 +690,13 @@ class SiteQueue:
 
     async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
         """The sites that wait for a time, soonest first: name, due time in ms, reason."""
-        rows = await self._client.zrange(f"{self._base}wake:{work}", 0, most - 1, withscores=True)
+        key = f"{self._base}wake:{work}"
+        rows = await self._client.zrange(key, 0, most - 1, withscores=True)
         if not rows:
             return []
         why = await self._client.hmget(f"{self._base}why", [site for site, _ in rows])
         return [
-            (_text(site), int(due), _text(reason or b""))
+            (_text(key, site), int(due), (reason or b"").decode(errors="replace"))
             for (site, due), reason in zip(rows, why, strict=True)
         ]
 
@@ -746,7 +766,7 @@ class SiteQueue:
             pipeline.zscore(f"{self._base}wake:{work}", site)
         why, budget, entries, paths, *due = await pipeline.execute()
         return {
-            "why": _text(why or b""),
+            "why": (why or b"").decode(errors="replace"),
             "budget": self._pages_of(site, budget),
             "journal_entries": entries,
             "paths_given": paths,
@@ -761,19 +781,18 @@ class SiteQueue:
         """
         time = await self._client.time()
         now = time[0] * 1000 + time[1] // 1000
-        rows = await self._client.zrange(f"{self._base}agents", 0, -1, withscores=True)
         found = []
-        for name, expiry in rows:
-            key = f"{self._base}agent:{_text(name)}"
+        for name, expiry in (await self._sessions()).items():
+            key = f"{self._base}agent:{name}"
             fields = await self._client.hgetall(key)
             about = _about(key, fields.get(b"about", b"{}"))
-            held = await self._client.hlen(f"{self._base}held:{_text(name)}")
+            held = await self._client.hlen(f"{self._base}held:{name}")
             pages = _whole(key, "pages", fields.get(b"pages", b"0"))
             left = int(expiry) - now if expiry else 0
             joined = _whole(key, "joined", fields.get(b"joined", b"0"))
             found.append(
                 {
-                    "agent": _text(name),
+                    "agent": name,
                     "expires_ms": left,
                     "held": held,
                     "pages": pages,
@@ -784,24 +803,29 @@ class SiteQueue:
         return found
 
     async def at_work(self) -> list[str]:
-        """Names of the agents whose session goes on, whatever they said of themselves."""
+        """Names of the agents whose session goes on, as a person reads them, whatever they said of themselves."""
         seconds, _ = await self._client.time()
         names = await self._client.zrangebyscore(f"{self._base}agents", f"({seconds * 1000}", "+inf")
-        return [_text(name) for name in names]
+        return [_shown(name) for name in names]
 
     async def works_done(self) -> set[str]:
         """The works that some agent with a session does. BrokenRecordError as `agents`."""
         pipeline = self._client.pipeline(transaction=False)
-        keys = [
-            f"{self._base}agent:{_text(name)}"
-            for name in await self._client.zrange(f"{self._base}agents", 0, -1)
-        ]
+        keys = [f"{self._base}agent:{name}" for name in await self._sessions()]
         for key in keys:
             pipeline.hget(key, "about")
         told = [
             _about(key, about) for key, about in zip(keys, await pipeline.execute(), strict=True) if about
         ]
-        return {work for about in told for work in about.get("works", ("site",))}
+        return {work for about in told for work in about.get("works", ["site"])}
+
+    async def _sessions(self) -> dict[str, float]:
+        """The agents with a session, and when it expires."""
+        key = f"{self._base}agents"
+        return {
+            _text(key, name): expiry
+            for name, expiry in await self._client.zrange(key, 0, -1, withscores=True)
+        }
 
     async def lists(self) -> dict[str, int]:
         """Lengths of the lists and sorted sets that sites wait in; empty ones are left out."""
@@ -809,9 +833,8 @@ class SiteQueue:
         lengths: dict[str, int] = {}
         for pattern in patterns:
             async for key in self._client.scan_iter(match=self._base + pattern, count=10_000):
-                name = _text(key)
-                measure = self._client.zcard if ":wake:" in name else self._client.llen
-                lengths[name] = int(await measure(name))
+                measure = self._client.zcard if b":wake:" in key else self._client.llen
+                lengths[_shown(key)] = int(await measure(key))
         return lengths
 
     async def reset(self) -> int:
@@ -838,7 +861,7 @@ class SiteQueue:
                 with suppress(NoScriptError):
                     return await self._client.evalsha(self._sha, 1, *parts)
             # First call, or the server was restarted since: then the script ran not at all, asking again is safe.
-            self._sha = _text(await self._client.script_load(self._source))
+            self._sha = str(await self._client.script_load(self._source))
             return await self._client.evalsha(self._sha, 1, *parts)
         except ResponseError as error:
             raise await self._named(error) from None
@@ -859,12 +882,12 @@ def _of_bucket(key: bytes | str, error: Exception) -> Exception:
 def _record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteRecord:
     """The record of a site as the script writes it; BrokenRecordError for anything else."""
     try:
-        letter, address, *rest = _text(text).split(" ")
+        letter, address, *rest = _text(key, text).split(" ")
         done, known = map(int, rest.pop(0).split("/")) if rest and "/" in rest[0] else (0, 0)
         token, agent, work = rest or ("", "", "")
         state, paused = STATES[letter.lower()], letter.isupper()
         place = None if address == "-" else address
-        return SiteRecord(_text(site), state, paused, place, token, agent, work, known, done)
+        return SiteRecord(_text(key, site), state, paused, place, token, agent, work, known, done)
     except (ValueError, KeyError):
         raise BrokenRecordError(key, _found(site, text)) from None
 
@@ -876,31 +899,58 @@ def _whole(key: str, field: str, text: bytes) -> int:
         raise BrokenRecordError(key, _found(field, text), "whole numbers") from None
 
 
-def _about(key: str, text: bytes) -> dict[str, Any]:
+class About(TypedDict, total=False):
+    """What an agent says of itself as it joins."""
+
+    host: str
+    pid: Annotated[int, Meta(ge=1, le=MOST_PID)]
+    spider: str
+    works: list[str]
+    slots: Annotated[int, Meta(ge=0)]
+    scheduler: str
+    scheduler_options: dict[str, Any]
+    hour_seconds: Annotated[float, Meta(gt=0)]
+    delay_seconds: Annotated[float, Meta(ge=0)]
+    pages_per_site: Annotated[int, Meta(ge=0)]
+
+
+def _about(key: str, text: bytes) -> About:
     """What an agent said of itself as it joined; BrokenRecordError for anything else."""
     try:
-        about = json.loads(text)
-    except ValueError:
-        about = None
-    if not isinstance(about, dict):
-        raise BrokenRecordError(key, _found("about", text), "what an agent said of itself")
-    return about
+        return msgspec.json.decode(text, type=About)
+    except (msgspec.DecodeError, ValueError):
+        raise BrokenRecordError(key, _found("about", text), "what an agent said of itself") from None
 
 
 def _holding(key: str, site: bytes, agent: str, text: bytes) -> Holding:
     try:
-        done, known = map(int, _text(text).rpartition(" ")[2].split("/"))
-        return Holding(_text(site), agent, known, done)
+        done, known = map(int, _text(key, text).rpartition(" ")[2].split("/"))
+        return Holding(_text(key, site), agent, known, done)
     except ValueError:
         raise BrokenRecordError(key, _found(site, text), "an agent's sites") from None
+
+
+def _token(key: str, site: bytes, text: bytes) -> str:
+    words = _text(key, text).split()
+    if not words:
+        raise BrokenRecordError(key, _found(site, text), "an agent's sites")
+    return words[0]
 
 
 def _found(field: bytes | str, text: bytes | str) -> str:
     return f"'{_shown(text)}' for '{_shown(field)}'"
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _text(key: bytes | str, value: bytes | str) -> str:
+    """What was read of this key; BrokenRecordError for bytes that no agent writes."""
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        raise BrokenRecordError(key, f"'{_shown(value)}'", "UTF-8") from None
+
+
+def _texts(key: bytes | str, values: Iterable[bytes]) -> list[str]:
+    return [_text(key, value) for value in values]
 
 
 def _shown(value: bytes | str) -> str:
