@@ -2,7 +2,8 @@
 
 Scrapy has no public way to wake an engine whose scheduler holds requests back until they are due, to know when all
 that a callback gave is processed, or whether a spider's `start` is over; and closing a spider before its engine runs
-is lost. All were read in Scrapy 2.19; `check` fails loudly where they are gone.
+is lost, as is a signal that comes while it opens. All were read in Scrapy 2.19; `check` fails loudly where they are
+gone.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from scrapy.crawler import Crawler
+    from scrapy.crawler import Crawler, CrawlerProcessBase
     from scrapy.http import Response
+
+# What a crawl that is told to end may still take to begin; longer only where what it needs is away.
+BEGIN_SECONDS = 3.0
 
 
 def check(crawler: Crawler) -> None:
@@ -60,3 +64,29 @@ async def close(crawler: Crawler, reason: str) -> None:
     while not crawler.engine.running:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.01)
     await crawler.engine.close_spider_async(reason=reason)
+
+
+def end_in_order(process: CrawlerProcessBase) -> None:
+    """Crawls that are told to end while they begin, begin first, within BEGIN_SECONDS, and are closed then.
+
+    Scrapy would end the event loop under them: what they joined would not be left, and the exit code be an error's.
+    Only where the process is Scrapy's own for asyncio.
+    """
+    from scrapy.crawler import AsyncCrawlerProcess
+
+    if not isinstance(process, AsyncCrawlerProcess):
+        return
+    stop = process.stop
+
+    async def begun_and_stopped() -> None:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + BEGIN_SECONDS
+        while any(map(_begins, process.crawlers)) and loop.time() < latest:  # noqa: ASYNC110 - as in `close`
+            await asyncio.sleep(0.01)
+        await stop()
+
+    process.stop = begun_and_stopped  # type: ignore[method-assign]
+
+
+def _begins(crawler: Crawler) -> bool:
+    return crawler.crawling and not (crawler._engine and crawler._engine.running)

@@ -282,3 +282,40 @@ def test_a_crawl_may_wait_for_seeds(place: Place) -> None:
         place.run("seed", farm.seeds[1]).succeeded()
         eventually(lambda: place.stored() == farm.expected(), "the second site is stored")
         run.end().succeeded()
+
+
+SLOW = """
+import asyncio
+import os
+import signal
+
+from scrapy import signals
+
+from crawler.spiders.site import SiteSpider
+
+
+class Slow(SiteSpider):
+    name = "slow"
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.begin, signals.spider_opened)
+        return spider
+
+    async def begin(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(float(self.seconds))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "ending"), [(0.3, "Spider closed (shutdown)"), (60, "Spider opened")])
+def test_a_crawl_that_is_told_to_end_while_it_begins(place: Place, seconds: float, ending: str) -> None:
+    """It is closed in order, but not waited for where its beginning lasts."""
+    (place.folder / "slow_spider.py").write_text(SLOW)
+    given = {"env": {"PYTHONPATH": str(place.folder)}, "SPIDER_MODULES": "slow_spider"}
+    with Farm(sites=1, pages=3, kinds=()) as farm:
+        words = ("-a", f"seconds={seconds}")
+        run = place.start_crawl(farm.seeds, *words, spider="slow", **given).wait(30).succeeded()
+    assert [line for line in run.err.splitlines() if "Spider " in line][-1].endswith(ending)
+    place.check_nothing_left()

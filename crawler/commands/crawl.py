@@ -18,7 +18,7 @@ from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 
-from crawler import recrawl, schedulers
+from crawler import engine, recrawl, schedulers
 from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
 from crawler.options import PLAIN, OptionError, nearest
 from crawler.records import WORKS
@@ -300,6 +300,7 @@ class Command(stock.Command):
     def _crawl(self, name: str, opts: argparse.Namespace) -> int:
         assert self.crawler_process is not None
         crawler = self._create_crawler(name)
+        engine.end_in_order(self.crawler_process)
         self.crawler_process.crawl(crawler, **opts.spargs)
         self.crawler_process.start()
         return 1 if self.crawler_process.bootstrap_failed else exit_code_of(crawler)

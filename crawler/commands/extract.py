@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.commands import BaseRunSpiderCommand
 from scrapy.exceptions import UsageError
 
+from crawler import engine
 from crawler.command import CommandError, LowtideCommand, exit_code_of, print_json, quieten
 from crawler.options import nearest
 
@@ -88,6 +89,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         for name, value in given.items():
             self.settings.set(name, value, priority="cmdline")
         crawler = self.crawler_process.create_crawler(opts.spider or "site")
+        engine.end_in_order(self.crawler_process)
         self.crawler_process.crawl(crawler, **opts.spargs)
         self.crawler_process.start()
         if self.crawler_process.bootstrap_failed:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.commands import runspider as stock
 
+from crawler import engine
 from crawler.command import checked, exit_code_of, quieten
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Command(stock.Command):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """As Scrapy's; the exit code tells how the crawl ended."""
+        assert self.crawler_process is not None
+        engine.end_in_order(self.crawler_process)
         super().run(args, opts)
         if not self.exitcode and self._running is not None:
             self.exitcode = exit_code_of(self._running)
