@@ -50,25 +50,23 @@ local function host_of(site)
   return '//' .. (string.match(site, '^%a+://(%[[^%]]*%])') or string.match(site, '^%a+://([^:/]+)') or site)
 end
 
--- What stands behind the address, in its parts; nothing where that is none of ours.
-local function figures_and_lease(rest)
-  local done, known, behind = string.match(rest, '^(%d+)/(%d+) ?(.*)$')
-  behind = behind or rest
-  if behind == '' then return true, done, known end
-  local token, agent, work = string.match(behind, '^(%S+) (%S+) (%S+)$')
-  return token ~= nil, done, known, token, agent, work
-end
-
 -- A site's record; nil where there is none, and true behind it where somebody else wrote what is none. The script's
 -- names are ASCII, and no reply of it may hold another.
 local function record_of(site)
   local text = call('HGET', bucket(site), site)
   if not text then return nil end
-  local letter, address, rest = string.match(text, '^(%a) ([!-~]+) ?([ -~]*)$')
+  local letter, address, rest = string.match(text, '^(%a) ([!-~]+) ?(.*)$')
   local state = letter and string.lower(letter)
   if not names[state] or string.find(site, '[^ -~]') then return nil, true end
-  local whole, done, known, token, agent, work = figures_and_lease(rest)
-  if not whole then return nil, true end
+  local done, known, behind, token, agent, work
+  if rest ~= '' then
+    done, known, behind = string.match(rest, '^(%d+)/(%d+) ?(.*)$')
+    behind = behind or rest
+    if behind ~= '' then
+      token, agent, work = string.match(behind, '^([!-~]+) ([!-~]+) ([!-~]+)$')
+      if not token then return nil, true end
+    end
+  end
   return {
     state = state,
     paused = letter ~= state,
