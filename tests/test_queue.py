@@ -869,12 +869,12 @@ def test_a_dead_agent_s_site_is_not_asked_before_its_time(
 ) -> None:
     queue.add(A, B)
     a, b = queue.take("one", 2)
-    until_ms = queue.server_ms() + until if until else 0
+    began = queue.server_ms()
+    until_ms = began + until if until else 0
     assert queue.send("one", delivery(a, 1, delay_ms=delay, until_ms=until_ms), delivery(b, 1)) == [
         "OK",
         "OK",
     ]
-    began = queue.server_ms()
     end_of(queue, "one", end)
     assert [one.site for one in queue.take("two", 9)] == [B]
     ((site, due, _),) = queue.due("site", 9)
