@@ -96,3 +96,14 @@ def test_our_way_to_start_is_scrapys(tmp_path: Path) -> None:
         for way in ([sys.executable, "-m", "crawler.start"], [str(SCRAPY)])
     )
     assert ours.stdout == stock.stdout
+
+
+def test_a_crawl_and_its_coordinator_load_no_more_than_they_use() -> None:
+    """Each crawl pays for it twice: numpy and a database that is not in use take a tenth of a start."""
+    loaded = "import crawler.reports.summary, crawler.store.coordinator, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    modules = set(done.stdout.split())
+    assert "sqlalchemy" in modules
+    assert modules.isdisjoint({"numpy", "sqlalchemy.dialects.postgresql"})

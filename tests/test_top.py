@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from crawler.sites.queue import Depth, Holding
-from crawler.views.figures import Progress, QueueNow, Tail, Turn, time_word
+from crawler.views.figures import Progress, QueueNow, Tail, Turn
 from crawler.views.top import drawn
 from crawler.views.watching import Seen
+from crawler.views.words import time_word
 from tests.crawling import QUICK, ROOT, SCRAPY, Place
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually

@@ -12,7 +12,8 @@ from crawler.sites.domains import domain_finder
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages
 from crawler.views.drawing import Bar, Picture, bars
-from crawler.views.figures import site_names, size_word
+from crawler.views.figures import site_names
+from crawler.views.words import size_word
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from crawler.store import reading
 from crawler.views.drawing import Bar, Picture, bars
-from crawler.views.figures import size_word, status_word
+from crawler.views.words import size_word, status_word
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl

@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages
 from crawler.views.drawing import Bar, Picture, bars
-from crawler.views.figures import size_word
+from crawler.views.words import size_word
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl

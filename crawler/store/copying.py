@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Connection, Float, Integer, LargeBinary, MetaData, Table
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import BigInteger, Column, Connection, Dialect, Float, Integer, LargeBinary, MetaData, Table
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from crawler.store.rows import Row
 
-_dialect: Any = postgresql.dialect()  # type: ignore[no-untyped-call]
 # What the server calls a type of ours; all others are texts.
 _TYPES: dict[type, str] = {BigInteger: "int8", Integer: "int4", Float: "float8", LargeBinary: "bytea"}
 
@@ -54,7 +52,7 @@ def _copy(connection: Connection, stage: Table, rows: Sequence[Row]) -> None:
     statement = f"COPY {stage.name} FROM STDIN (FORMAT BINARY)"
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.set_types(_types(stage))
+            copy.set_types(_types(connection.dialect, stage))
             write = copy.write_row
             for row in rows:
                 write(row)
@@ -62,9 +60,9 @@ def _copy(connection: Connection, stage: Table, rows: Sequence[Row]) -> None:
         raise _as_sqlalchemy(connection, statement, error) from error
 
 
-@cache
-def _types(stage: Table) -> list[str]:
-    kinds = [column.type.dialect_impl(_dialect) for column in stage.columns]
+@lru_cache(maxsize=64)
+def _types(dialect: Dialect, stage: Table) -> list[str]:
+    kinds = [column.type.dialect_impl(dialect) for column in stage.columns]
     return [next((name for ours, name in _TYPES.items() if isinstance(kind, ours)), "text") for kind in kinds]
 
 

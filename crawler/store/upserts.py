@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, Dialect, Table, func, select
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import mysql
 
 from crawler.store import copying, literals
 
@@ -92,13 +92,21 @@ def _around_values(dialect: Dialect, upsert: Upsert) -> tuple[str, str]:
 
 @cache
 def _from_stage(upsert: Upsert, stage: Table) -> Insert:
-    insert = postgresql.insert(upsert.table).from_select(list(upsert.columns), select(*stage.columns))
+    insert = _insert("postgresql", upsert.table).from_select(list(upsert.columns), select(*stage.columns))
     return _ruled(insert, upsert)
 
 
 def _insert(dialect: str, table: Table) -> Insert:
-    makers: dict[str, Callable[[Table], Insert]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-    return makers.get(dialect, mysql.insert)(table)
+    # Every crawl starts a coordinator, which uses one of them: the others' drivers are slow to import.
+    if dialect == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    return mysql.insert(table)
 
 
 def _ruled(insert: Any, upsert: Upsert) -> Insert:

@@ -31,6 +31,7 @@ from crawler.views.drawing import Bar, bars
 from crawler.views.page import Section, environment, script, style
 from crawler.views.pictures import load_heat, pace_columns
 from crawler.views.watching import Kept, Seen, Watch
+from crawler.views.words import time_word
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -272,7 +273,7 @@ def _tiles(seen: Seen) -> list[dict[str, str]]:
     tile(f"{seen.pace:,.1f}", "pages a second", "good" if seen.pace else "")
     if seen.seconds_left is not None:
         least = "left, at least" if seen.progress and seen.progress.unseen else "left"
-        tile(figures.time_word(seen.seconds_left), least)
+        tile(time_word(seen.seconds_left), least)
     if seen.tail is not None:
         failed = seen.tail.errors().total()
         tile(f"{failed:,}", f"errors in the last {len(seen.tail.turns):,} pages", "bad" if failed else "good")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sqlalchemy import and_, func, select
 
-from crawler.records import STATUS_WORDS, hash64
+from crawler.records import hash64
 from crawler.sites.load import FULL, UNKNOWN
 from crawler.store.database import transaction
 from crawler.store.loads import LoadedTable
@@ -29,6 +29,7 @@ from crawler.store.ranks import in_force
 from crawler.store.reading import by_key, in_stretches
 from crawler.store.stream import GROUP, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, ranks, runs, site_ranks, sites
+from crawler.views.words import status_word
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -44,32 +45,6 @@ TAIL_TURNS = 5_000
 PACE_SECONDS = 30.0
 # Sites whose ranked pages are looked through in one transaction.
 SITES_AT_A_TIME = 500
-
-
-def status_word(status: int) -> str:
-    """A status as a person reads it."""
-    return STATUS_WORDS.get(status, str(status))
-
-
-def size_word(number: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number = number / 1000
-    return f"{number:.1f} TB"
-
-
-def time_word(seconds: float) -> str:
-    """A span as a person reads it: two units at most."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    units = (("d", 86_400), ("h", 3_600), ("min", 60))
-    at = next(number for number, (_, size) in enumerate(units) if seconds >= size)
-    name, size = units[at]
-    whole, rest = divmod(int(seconds), size)
-    below = units[at + 1] if at + 1 < len(units) else ("s", 1)
-    return f"{whole} {name} {rest // below[1]} {below[0]}" if rest // below[1] else f"{whole} {name}"
 
 
 # --- The history ------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from crawler.printable import printable_lines
 from crawler.views.drawing import Picture
-from crawler.views.figures import size_word, status_word
 from crawler.views.pictures import host
+from crawler.views.words import size_word, status_word
 
 if TYPE_CHECKING:
     from jinja2 import Environment

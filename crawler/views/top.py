@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from crawler.printable import printable
-from crawler.views.figures import time_word
 from crawler.views.pictures import host
+from crawler.views.words import time_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
