@@ -39,6 +39,7 @@ from sqlalchemy import create_engine, text
 from tests.crawling import ROOT, STORED, Place, Run, fetched
 from tests.databases import fresh_database
 from tests.farm import Farm
+from tests.project_copy import copy_project
 from tests.servers import RunningServer, eventually, free_port
 from tests.test_docs import Block, blocks_of, matches, steps_of
 
@@ -264,7 +265,8 @@ class Cluster:
 
     def begin(self) -> None:
         """All of it, in the order of the page."""
-        copy_project(self._project)
+        # The egg is made of these.
+        copy_project(self._project, SHIPPED)
         make_environment(self._project / ".venv")
         self._start_redis()
         self._services.enter_context(self.service("lowtide-coordinator.service", "main"))
@@ -500,16 +502,6 @@ def unit(name: str) -> dict[str, str]:
     parsed.optionxform = str  # type: ignore[assignment,method-assign]
     parsed.read_string(FILES[name])
     return dict(parsed["Service"])
-
-
-def copy_project(folder: Path) -> None:
-    """What the egg is made of."""
-    folder.mkdir(parents=True)
-    for name in SHIPPED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(ROOT / name, folder / name)
 
 
 def make_environment(folder: Path) -> None:

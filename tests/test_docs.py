@@ -32,6 +32,7 @@ import pytest
 
 from tests.crawling import Place
 from tests.farm import Farm
+from tests.project_copy import copy_project
 from tests.servers import RunningServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +56,7 @@ PROGRAMS = ("sqlite3", "redis-cli", "curl")
 RUN_SECONDS = 120.0
 # How long a command is tried again while another runs beside it.
 TRY_SECONDS = 60.0
+TRY_PAUSE_SECONDS = 0.5
 # What is not waited for: these change no meaning, only how long an example takes.
 QUICK = {"DOWNLOAD_DELAY": "0", "FLUSH_SECONDS": "0.1", "BATCH_SECONDS": "0.1", "RETRY_DELAY_SECONDS": "0.1"}
 
@@ -89,7 +91,7 @@ def test_every_example_does_what_the_page_says(page: str, valkey: RunningServer,
     ]
     if not any(block.runs for block in blocks):
         return
-    copy_project(short_folder)
+    set_up(short_folder)
     with (
         Farm(sites=len(NAMES), pages=12, kinds=("duplicate", "missing"), names=()) as farm,
         Place(short_folder) as place,
@@ -219,7 +221,7 @@ class Reader:
     def _try(self, block: Block, command: list[str], expected: list[str]) -> None:
         deadline = time.monotonic() + (TRY_SECONDS if self._beside else 0)
         while (wrong := self._run(command, expected)) and time.monotonic() < deadline:
-            time.sleep(0.2)
+            time.sleep(TRY_PAUSE_SECONDS)
         assert not wrong, f"{self._page}:{block.line} $ {command[-1]}\n{wrong}"
 
     def _run(self, command: list[str], expected: list[str]) -> str:
@@ -273,13 +275,9 @@ def host(site: str) -> str:
     return site.split("/")[2].split(":")[0]
 
 
-def copy_project(folder: Path) -> None:
+def set_up(folder: Path) -> None:
     """The project as a person has it, with a `.venv` that make takes for set up."""
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(ROOT / name, folder / name)
+    copy_project(folder, COPIED)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if part.name != "ready":

@@ -278,7 +278,7 @@ def pages(draw: some.DrawFn) -> tuple[bytes, str]:
 
 
 @given(page=pages())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @example(page=(b"<a href='a//b'><a href='../x//y'>", "http://a.example/d/e/"))
 @example(page=(b"<a href='./?x'><a href='../?x'><a href='./'><a href='../../../x'>", "http://a.example/d/e"))
 @example(page=(b"<a href='a'><a href='?x'><a href='../y'>", "http://a.example/d//e/f"))

@@ -146,7 +146,15 @@ def by_page(table: pa.Table, key: str, pages: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.needs("java")
-@pytest.mark.parametrize(("mode", "near"), [("seed", 1e-6), ("product", 1e-6), ("exact", 1e-8)])
+@pytest.mark.parametrize(
+    ("mode", "near"),
+    [
+        ("seed", 1e-6),
+        ("product", 1e-6),
+        # The command below takes some of its rounds.
+        pytest.param("exact", 1e-8, marks=pytest.mark.drill),
+    ],
+)
 def test_ranks_are_those_of_one_machine(spark: Any, made: Web, mode: str, near: float) -> None:
     rounds: list[int] = []
     found = module.rank(
