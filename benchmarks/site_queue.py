@@ -172,7 +172,7 @@ async def discover(queue: SiteQueue, many: int) -> tuple[float, list[float]]:
 
 async def fill_hour(queue: SiteQueue, sites: list[str]) -> float:
     """Write them all into the hour's list; seconds."""
-    number = await queue.plan("bench", 3600)
+    number = await queue.lock("planner", "bench", 3600)
     began = time.perf_counter()
     await queue.fill("bench", number, HOUR, sites)
     return time.perf_counter() - began

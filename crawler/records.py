@@ -38,6 +38,9 @@ SiteHealth = Literal["normal", "delayed", "disconnected", "error"]
 WORKS: tuple[Work, ...] = ("site", "recheck", "revive", "status")
 
 
+# Before the site of the seed, in the source of a site that a seed redirected to.
+MOVED = "redirect of "
+
 # What a status that is no HTTP status means, in words.
 STATUS_WORDS = {
     -1: "name not found",
@@ -148,7 +151,7 @@ class SiteFound(_Record, tag="site", tag_field="kind"):
 
     site: str
     found_at: int
-    source: str = "seed"  # or "link"
+    source: str = "seed"  # or "link"; "redirect of SITE": a seed of that site led here, so this is the seed
 
 
 class SiteEnded(_Record, tag="ended", tag_field="kind"):

@@ -221,10 +221,14 @@ class Whole(NamedTuple):
     wake: dict[str, dict[str, float]]  # work -> site -> due
     stops: dict[str, set[str]]
     suspends: dict[str, set[str]]
+    given: dict[str, set[str]]
     suspended: set[str]
     checkpoints: set[str]
     crowd: dict[str, int]
     paths: dict[str, list[str]]
+    offered: dict[str, list[str]]
+    undecided: set[str]
+    rootless: set[str]
     hungry: dict[str, str]  # agent -> time and number
     behind: set[str]  # held sites that another work waits for
     sessions: dict[str, float]
@@ -239,7 +243,7 @@ def places_of(site: str, address: str) -> list[str]:
 
 def whole(raw: redis.Redis) -> Whole:
     """A full read."""
-    found = Whole({}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, set(), {})
+    found = Whole({}, {}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, set(), set(), {}, set(), {})
     for name in raw.scan_iter(match="*", count=10_000):
         key = name.decode()
         if not key.startswith(BASE):
@@ -257,15 +261,15 @@ def whole(raw: redis.Redis) -> Whole:
             found.lists[key.removeprefix(BASE)] = [one.decode() for one in raw.lrange(key, 0, -1)]
         elif kind == "wake":
             found.wake[rest] = {one.decode(): due for one, due in raw.zrange(key, 0, -1, withscores=True)}
-        elif kind in ("stop", "suspend"):
-            orders = found.stops if kind == "stop" else found.suspends
-            orders[rest] = {one.decode() for one in raw.smembers(key)}
-        elif kind == "suspended":
-            found.suspended.update(one.decode() for one in raw.smembers(key))
+        elif kind in ("stop", "suspend", "given"):
+            notes = {"stop": found.stops, "suspend": found.suspends, "given": found.given}[kind]
+            notes[rest] = {one.decode() for one in raw.smembers(key)}
+        elif kind in ("suspended", "undecided", "rootless"):
+            getattr(found, kind).update(one.decode() for one in raw.smembers(key))
         elif kind == "checkpoint":
             found.checkpoints.add(rest)
-        elif kind == "paths":
-            found.paths[rest] = [one.decode() for one in raw.lrange(key, 0, -1)]
+        elif kind in ("paths", "offered"):
+            getattr(found, kind)[rest] = [one.decode() for one in raw.lrange(key, 0, -1)]
         elif kind == "behind":
             found.behind.update(_hash(raw, key))
         elif kind == "hungry":
@@ -292,8 +296,8 @@ def audit(raw: redis.Redis) -> Whole:
         place for site, one in holders.items() for place in places_of(site, one.address)
     )
     assert all(many == 1 for place, many in found.busy.items() if place.startswith("//"))
-    for agent, sites in (*found.stops.items(), *found.suspends.items()):
-        assert sites <= found.held.get(agent, {}).keys(), f"{agent} is to give back what it does not hold"
+    for agent, sites in (*found.stops.items(), *found.suspends.items(), *found.given.items()):
+        assert sites <= found.held.get(agent, {}).keys(), f"{agent} hears of what it does not hold"
     assert found.suspended == {site for site, one in found.sites.items() if one.class_ == "suspended"}
     for site, one in found.sites.items():
         if not (one.agent and (one.work == "site" or one.letter == "b")):
@@ -305,6 +309,8 @@ def audit(raw: redis.Redis) -> Whole:
     for site in found.paths.keys() & found.sites.keys():
         one = found.sites[site]
         assert one.letter.lower() in "wsl" or one.agent, f"{site} is {one} and has paths to walk"
+    assert found.undecided == found.offered.keys(), "what was offered is decided, or waits for it"
+    assert found.undecided | found.rootless <= found.sites.keys()
     assert found.hungry.keys() <= found.sessions.keys()
     assert found.behind <= holders.keys(), "nobody is there who would wake those that wait"
     return found

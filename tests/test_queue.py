@@ -25,8 +25,9 @@ from crawler.sites.queue import (
     BrokenRecordError,
     Depth,
     Leased,
+    LockLostError,
     Newcomer,
-    PlanLostError,
+    Offer,
     Restored,
     SessionGoneError,
     StaleLeaseError,
@@ -105,7 +106,9 @@ def test_most_sites_is_counted_over_all_calls(queue: Driver) -> None:
     assert queue.discover([Newcomer(C, b"")], 2) == [1]
 
 
-def test_paths_given_for_a_site_are_kept_until_it_is_finished(queue: Driver, agents: tuple[str, str]) -> None:
+def test_paths_given_for_a_site_are_kept_until_its_checkpoint_has_them(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
     queue.discover([Newcomer(A, b"", ("/",)), Newcomer(B, b"", ("/", "/x y"))], 0)
     queue.discover([Newcomer(B, b"", ("/later",))], 0)
     assert queue.checkpoint(A) == ([], [], None)
@@ -113,9 +116,26 @@ def test_paths_given_for_a_site_are_kept_until_it_is_finished(queue: Driver, age
     first, second = queue.take("one", 2)
     assert (first.more, second.more) == (False, True)
     assert queue.leave("one", second, "finished", detail=1) is False, "more paths were given meanwhile"
-    assert queue.leave("one", second, "finished", detail=2) is True
-    queue.discover([Newcomer(B, b"", ("/too late",))], 0)
+    queue.send("one", delivery(second, 1, given=1))
+    assert queue.checkpoint(B)[1] == ["/later"]
+    assert queue.given(B, 0) == ["/later"]
+    assert queue.leave("one", second, "finished", detail=0) is False
+    queue.send("one", delivery(second, 2, given=1), delivery(second, 2, given=1))
+    queue.discover([Newcomer(B, b"", ("/last",))], 0)
+    assert queue.checkpoint(B)[1] == ["/last"], "a delivery that comes twice takes nothing twice"
+    assert queue.leave("one", second, "finished", detail=1) is True
     assert queue.checkpoint(B) == ([], [], None)
+
+
+def test_a_holder_hears_of_given_paths_with_its_next_renewal(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B, C)
+    queue.take("one", 2)
+    queue.discover([Newcomer(A, b"", ("/x",)), Newcomer(C, b"", ("/x",))], 0)
+    queue.offer([Offer(B, ["/y", "/z"], 2, 1)])
+    assert set(queue.renew("one", 0).given) == {A, B}
+    assert queue.renew("one", 0).given == []
+    assert queue.given(B, 0) == ["/", "2 1\n/y\n/z"]
+    assert queue.given(B, 1) == ["2 1\n/y\n/z"]
 
 
 ROOT, PATH = ("/",), ("/x",)
@@ -171,6 +191,9 @@ def test_nothing_is_kept_for_sites_that_are_not_walked(queue: Driver, agents: tu
         assert queue.discover([Newcomer(site, b"", paths) for site in (A, B, C)], 0) == [0, 0, 0]
         assert queue.discover([Newcomer(site, b"", paths) for site in (B, C)], 0, again=True) == [0, 0]
     assert whole(queue.raw).paths == {}
+    offered = ["/x"] * 3 + ["/\n/y"] * 3
+    assert queue.offered([A, B, C]) == [offered, [], []], "an alias's go to the site that it stands for"
+    assert queue.to_decide(9) == [A]
 
 
 @pytest.mark.parametrize("given", [(PATH, ROOT), (ROOT, PATH)])
@@ -244,7 +267,7 @@ def test_lease_takes_returned_sites_then_the_hour_then_fresh_ones(
     queue: Driver, agents: tuple[str, str]
 ) -> None:
     queue.add(A, B, C)
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     queue.fill("planner", number, 7, [C])
     assert queue.take_one("one", hour=7).site == C
     first = queue.take_one("one", hour=7)
@@ -291,7 +314,7 @@ def test_a_hungry_agent_that_asks_no_more_is_forgotten(
 
 def test_an_agent_that_may_find_more_at_once_is_not_hungry(queue: Driver, agents: tuple[str, str]) -> None:
     queue.restore([Restored(A, "waiting"), *(Restored(site, "finished") for site in numbered(LOOK + 9))])
-    queue.fill("planner", queue.plan("planner", 10), 7, [A, *numbered(LOOK + 9)])
+    queue.fill("planner", queue.lock("planner", "planner", 10), 7, [A, *numbered(LOOK + 9)])
     assert len(queue.lease("one", "site", 2, 7, hungry=True).sites) == 1
     assert queue.lease("two", "site", 0, 7).missing == 0
     queue.lease("one", "site", 2, 7, hungry=True)
@@ -304,7 +327,7 @@ def test_names_that_are_not_to_be_had_are_passed_over_in_bounded_calls(
     dead = numbered(LOOK * 3)
     queue.restore([Restored(site, "finished") for site in dead])
     queue.add(A)
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     queue.fill("planner", number, 7, dead)
     assert queue.take_one("one", hour=7).site == A
     assert queue.hour_length(7) == 0
@@ -510,7 +533,7 @@ def test_leave_unfinished(queue: Driver, agents: tuple[str, str], how: str, publ
     elif how == "suspended":
         assert queue.state(A) == unfinished
         queue.add(B)
-        queue.fill("planner", queue.plan("planner", 10), 0, [B])
+        queue.fill("planner", queue.lock("planner", "planner", 10), 0, [B])
         assert queue.take_one("two").site == B, "it waits for the plan, as long as that names others"
     else:
         assert queue.state(A) == unfinished
@@ -569,7 +592,7 @@ def test_a_returned_site_may_keep_its_distance(queue: Driver, agents: tuple[str,
     leased = queue.take_one("one")
     queue.leave("one", leased, "returned", due_ms=queue.server_ms() + HALF)
     assert queue.depth().open == 1
-    queue.fill("planner", queue.plan("planner", 10), 0, [A])
+    queue.fill("planner", queue.lock("planner", "planner", 10), 0, [A])
     queue.order(A, "resume")
     assert queue.take("two") == [], "whatever else names it"
     queue.pass_time(HALF + 1)
@@ -882,7 +905,7 @@ def test_a_dead_agent_s_site_is_not_asked_before_its_time(
     assert began + HALF <= due + 10 <= queue.server_ms() + HALF + 10
     depth = queue.depth()
     assert (depth.suspended, depth.later, depth.open) == (1, 0, 2), "somebody could have it soon"
-    queue.fill("planner", queue.plan("planner", 10), 0, [A])
+    queue.fill("planner", queue.lock("planner", "planner", 10), 0, [A])
     assert queue.take("two", 9) == [], "whatever else names it"
     queue.pass_time(HALF + 1)
     assert queue.take_one("two").site == A
@@ -1159,7 +1182,14 @@ def test_forget(queue: Driver, agents: tuple[str, str]) -> None:
     assert queue.forget(A) == 1
     assert queue.forget(A) == 0
     assert queue.record(A) is None
-    gone = {"why": "", "budget": None, "journal_entries": 0, "paths_given": 0, "due_ms": {}}
+    gone = {
+        "why": "",
+        "budget": None,
+        "journal_entries": 0,
+        "paths_given": 0,
+        "paths_offered": 0,
+        "due_ms": {},
+    }
     assert queue.details(A) == gone
     assert queue.depth().added == 0
     queue.add(A)
@@ -1181,7 +1211,7 @@ def test_a_site_may_have_a_budget_of_its_own(queue: Driver, agents: tuple[str, s
 def test_paths_may_be_given_to_a_held_site(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A)
     leased = queue.take_one("one")
-    assert queue.offer(A, ["/x", "/y"])
+    assert queue.offer([Offer(A, ["/x", "/y"])]) == [0]
     assert not queue.leave("one", leased, "finished")
     assert queue.checkpoint(A)[1] == ["/", "/x\n/y"]
     assert queue.leave("one", leased, "finished", detail=2)
@@ -1239,7 +1269,7 @@ def test_restore_brings_back_what_the_operator_wanted(queue: Driver, agents: tup
 
 
 def test_fill_writes_an_hour_in_order(queue: Driver, agents: tuple[str, str]) -> None:
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     assert queue.fill("planner", number, 7, [A, B]) == 2
     assert queue.fill("planner", number, 7, [C, B]) == 2, "anew, not behind it"
     assert queue.names("hour:7") == [C, B]
@@ -1256,10 +1286,10 @@ def test_fill_writes_an_hour_in_order(queue: Driver, agents: tuple[str, str]) ->
 
 def test_the_last_planned_hour_is_known_to_the_next_planner(queue: Driver, agents: tuple[str, str]) -> None:
     assert queue.planned_hour() is None
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     queue.tell_planned("planner", number, 7)
     assert queue.planned_hour() == 7
-    with pytest.raises(PlanLostError):
+    with pytest.raises(LockLostError):
         queue.tell_planned("other", number, 8)
     assert queue.planned_hour() == 7
 
@@ -1270,7 +1300,7 @@ def test_a_site_about_to_be_suspended_keeps_its_place_in_the_hour(
     queue.add(A, B, C)
     held = queue.take_one("one")
     queue.send("one", delivery(held, 1))
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     queue.fill("planner", number, 7, [held.site, B, C])
     queue.suspend("planner", number, [held.site])
     assert queue.take_one("two", hour=7).site == B, "its holder has its last page in flight"
@@ -1281,7 +1311,7 @@ def test_a_site_about_to_be_suspended_keeps_its_place_in_the_hour(
 
 def test_a_probed_site_goes_before_the_hour_and_is_marked(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A, B)
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     queue.fill("planner", number, 7, [A])
     queue.fill("planner", number, 7, [B], lists="probe")
     assert [(one.site, one.probe) for one in queue.take("one", 2, hour=7)] == [(B, True), (A, False)]
@@ -1289,7 +1319,7 @@ def test_a_probed_site_goes_before_the_hour_and_is_marked(queue: Driver, agents:
 
 def test_suspend_reaches_the_holder_of_a_site_that_is_loaded(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A, B)
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     held = queue.take_one("one")
     queue.plan_work(B, "recheck", 1)
     queue.lease("two", "recheck", 1, 0)
@@ -1299,7 +1329,7 @@ def test_suspend_reaches_the_holder_of_a_site_that_is_loaded(queue: Driver, agen
     queue.send("one", delivery(held, 1))
     queue.leave("one", held, "suspended")
     assert queue.renew("one", 0).suspend == []
-    with pytest.raises(PlanLostError):
+    with pytest.raises(LockLostError):
         queue.suspend("other", number, [A])
 
 
@@ -1327,7 +1357,7 @@ def test_how_far_a_held_site_is_can_be_seen_and_outlives_its_holder(
 
 
 def test_an_hour_begun_by_a_planner_that_died_does_not_stay(queue: Driver) -> None:
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     queue.raw.delete(BASE + "planner")
     queue.raw.set(BASE + "planner", f"planner {number}")
     queue._call("fill", "planner", number, "hour", 7, 7200, 1, A)
@@ -1335,20 +1365,20 @@ def test_an_hour_begun_by_a_planner_that_died_does_not_stay(queue: Driver) -> No
 
 
 def test_one_planner_at_a_time(queue: Driver) -> None:
-    first = queue.plan("planner", 10)
+    first = queue.lock("planner", "planner", 10)
     assert first > 0
-    assert queue.plan("other", 10) == 0
-    assert queue.plan("planner", 10) == first, "it holds on"
+    assert queue.lock("planner", "other", 10) == 0
+    assert queue.lock("planner", "planner", 10) == first, "it holds on"
     queue.fill("planner", first, 7, [A])
     assert 0 < queue.raw.pttl(BASE + "planner") <= 10_000
     queue.raw.pexpire(BASE + "planner", 0)
-    with pytest.raises(PlanLostError, match="planner"):
+    with pytest.raises(LockLostError, match="planner"):
         queue.fill("planner", first, 7, [B])
-    second = queue.plan("other", 10)
+    second = queue.lock("planner", "other", 10)
     assert second > first
-    with pytest.raises(PlanLostError):
+    with pytest.raises(LockLostError):
         queue.fill("planner", first, 7, [B])
-    with pytest.raises(PlanLostError):
+    with pytest.raises(LockLostError):
         queue.fill("other", first, 7, [B])
     assert queue.names("hour:7") == [A]
     queue.fill("other", second, 7, [B])
@@ -1592,7 +1622,7 @@ def test_what_an_agent_cannot_hold_is_named(
 
 def test_a_name_that_is_none_is_named_by_its_key(queue: Driver) -> None:
     queue.raw.zadd(BASE + "wake:status", {b"\xff": 1})
-    queue.raw.sadd(BASE + "reopen", b"\xff")
+    queue.raw.hset(BASE + "reopen", b"\xff", 1)
     queue.raw.sadd(BASE + "parked", b"\xff")
     queue.raw.rpush(BASE + "hour:5", b"\xff")
     for name, call in {
@@ -1657,7 +1687,7 @@ def everything(queue: Driver) -> None:
     queue.order(sites[10], "block")
     queue.plan_work(sites[0], "recheck", later)
     queue.leave("one", taken[5], "returned")
-    queue.fill("planner", queue.plan("planner", 60), 0, sites[16:])
+    queue.fill("planner", queue.lock("planner", "planner", 60), 0, sites[16:])
     assert len(queue.take("two", 4)) == 4
     queue.renew("one", 5)
 
@@ -1675,7 +1705,7 @@ def test_a_site_that_is_named_again_while_it_is_parked_waits_once(
     assert len(queue.take("one", 9)) == 2
     waiting = queue.names(f"park:{ADDRESS}")
     assert queue.parked() == set(waiting) and len(waiting) == 2
-    number = queue.plan("planner", 10)
+    number = queue.lock("planner", "planner", 10)
     for _ in range(5):
         queue.fill("planner", number, 7, waiting)
         assert queue.take("two", 9, hour=7) == []

@@ -26,8 +26,9 @@ from crawler.sites.queue import (
     Delivery,
     Hand,
     Leased,
+    LockLostError,
     Newcomer,
-    PlanLostError,
+    Offer,
     Restored,
     SessionGoneError,
     SiteQueue,
@@ -92,6 +93,10 @@ class Site:
     rests: float = 0.0  # not asked before
     stop: bool = False
     planned: bool = False  # in no list: waits for the plan
+    offered: list[str] = field(default_factory=list)  # entries that nothing was decided of
+    rootless: bool = False  # it began with other pages than its root
+    given: bool = False  # its holder will hear of paths
+    stands_for: str = ""  # of an alias: the site that came first
 
     def undo(self) -> None:
         if self.figures:
@@ -157,6 +162,9 @@ class Walk:
             (0.3, self.part),
             (0.4, self.fall_silent),
             (4, self.discover),
+            (2, self.offer),
+            (0.6, self.decide),
+            (0.6, self.reopen),
             (1.5, self.order),
             (0.3, self.forget),
             (0.4, self.give_paths),
@@ -365,6 +373,7 @@ class Walk:
             until_ms=self.random.choice((0, self.due_ms(-2), self.due_ms(self.random.randint(1, 5)))),
             known=12,
             done=self.random.randint(0, 12),
+            given=self.random.choice((0, 0, 1, 2)) if loads else 0,
         )
 
     def _published(self, actor: Actor, made: Delivery) -> tuple[str, str]:
@@ -384,6 +393,7 @@ class Walk:
             site.until = self.now + (made.until_ms - self.start_ms) / UNIT_MS if made.until_ms else 0.0
             self.records += len(made.records)
             site.checkpoint = bool(made.delta) or (site.checkpoint and not made.fold)
+            del site.paths[: made.given]
         if made.root:
             first = self.roots.setdefault(made.root, made.site)
             if first != made.site and first in self.sites:
@@ -437,6 +447,8 @@ class Walk:
             detail = len(site.paths) if self.random.random() < 0.8 else max(0, len(site.paths) - 1)
         if how == "alias":
             detail = self.universe[0]
+            if work == "site" and owns and site:
+                site.stands_for = self.universe[0]
         units = self.random.randint(0, 9)
         due = 0
         if how == "later" or (
@@ -477,6 +489,7 @@ class Walk:
     def _left(self, site: Site, how: str, due: float, detail: str) -> None:
         work = site.work
         site.agent, site.token, site.work, site.stop, site.suspend = "", "", "", False, False
+        site.given = False
         if site.state == "b" or (work == "site" and how in ("finished", "alias")):
             site.checkpoint, site.paths = False, []
         if work != "site":
@@ -514,6 +527,9 @@ class Walk:
         held = self.held_by(actor.name)
         assert set(told.stop) == {name for name, site in held.items() if site.stop}
         assert set(told.suspend) == {name for name, site in held.items() if site.suspend}
+        assert set(told.given) == {name for name, site in held.items() if site.given}
+        for site in held.values():
+            site.given = False
         assert self.start_ms <= told.server_ms <= self.server_ms()
         assert await self.queue.held(actor.name) == {name: site.token for name, site in held.items()}
         for name in sorted(told.stop):
@@ -565,26 +581,111 @@ class Walk:
                 return -1
             self.sites[one.site] = site = Site()
             self.records += one.record != b""
-            self._give(site, one.paths, begins=True)
+            self._begin(site, "" if one.paths in ((), ("/",)) else "\n".join(one.paths))
             return 1
-        verdict = 0
+        entry = "" if one.paths in ((), ("/",)) else "\n".join(one.paths)
         if site.state == "f" and anew:
-            site.state, verdict = "w", 2
+            site.state = "w"
             site.undo()
-        if site.state not in "fab":
-            self._give(site, one.paths, begins=verdict == 2)
-        return verdict
+            if entry:
+                self._begin(site, entry)
+            return 2
+        self._receive(one.site, entry)
+        return 0
+
+    def _begin(self, site: Site, entry: str) -> None:
+        if entry:
+            site.rootless |= "/" not in entry.split("\n")
+            self._give(site, entry, begins=True)
+
+    def _receive(self, name: str, entry: str) -> int:
+        """An entry for a site that is known: what the server answers."""
+        site = self.sites.get(name)
+        if site and site.state == "a" and site.stands_for:
+            site = self.sites.get(site.stands_for)
+        if not site or site.state in "ab":
+            return -2
+        if entry.split("\n")[-1] == "/" and "/" not in entry[:-1]:
+            entry = ""
+        if not entry and not site.rootless:
+            return 0
+        entry = entry or "/"
+        if "/" in entry.split("\n"):
+            site.rootless = False
+        if site.state == "f":
+            site.offered.append(entry)
+        else:
+            self._give(site, entry)
+        return 0
 
     @staticmethod
-    def _give(site: Site, paths: tuple[str, ...], *, begins: bool) -> None:
+    def _give(site: Site, entry: str, *, begins: bool = False) -> None:
         """A site without a list of paths begins with its root; one that has such a list, with what stands there."""
-        if paths in ((), ("/",)):
-            if site.paths and "/" not in site.paths:
-                site.paths.append("/")
-            return
-        if not (site.paths or begins or site.checkpoint or "/" in paths):
+        site.given |= bool(site.agent) and site.work == "site"
+        if not (site.paths or begins or site.checkpoint or "/" in entry.split("\n")):
             site.paths.append("/")
-        site.paths.append("\n".join(paths))
+        site.paths.append(entry)
+
+    async def offer(self) -> None:
+        offers = [
+            Offer(
+                site,
+                self.random.choice((["/"], ["/x", "/y"], ["/z", "/"])),
+                self.random.choice((0, 0, 2)),
+                record=self.random.choice((b"", b"record")),
+                with_root=self.random.random() < 0.5,
+            )
+            for site in self.random.sample(self.universe, self.random.randint(1, 12))
+        ]
+        wanted = [self._offered(one) for one in offers]
+        assert await self.queue.offer(offers, self.most_sites) == wanted
+
+    def _offered(self, one: Offer) -> int:
+        if one.site in self.sites:
+            return self._receive(one.site, one.entry)
+        if not one.record:
+            return -2
+        if len(self.sites) >= self.most_sites:
+            return -1
+        self.sites[one.site] = site = Site()
+        self.records += 1
+        self._begin(site, one.entry)
+        if one.with_root and site.rootless:
+            site.rootless = False
+            site.paths.insert(0, "/")
+        return 1
+
+    async def decide(self) -> None:
+        number = await self.queue.lock("opener", "star", 1e6)
+        with pytest.raises(LockLostError):
+            await self.queue.decide("comet", number, {self.universe[0]: 1})
+        known = {}
+        for name in await self.queue.to_decide(3):
+            site = self.sites[name]
+            known[name] = self.random.randint(1, len(site.offered))
+            self._hand_over(site, known[name], opens=False)
+        await self.queue.decide("star", number, known)
+
+    async def reopen(self) -> None:
+        number = await self.queue.lock("opener", "star", 1e6)
+        for name in await self.queue.to_decide(2):
+            site = self.sites[name]
+            taken = self.random.randint(1, len(site.offered))
+            checkpoint = self.random.choice((b"", b"checkpoint"))
+            opened = site.state not in "wsl"
+            assert await self.queue.reopen("star", number, name, checkpoint, taken) == opened
+            self._hand_over(site, taken, opens=bool(checkpoint))
+
+    def _hand_over(self, site: Site, taken: int, *, opens: bool) -> None:
+        """What was offered goes to the frontier, or was known before."""
+        if site.state == "f" and opens:
+            site.state, site.checkpoint = "s", True
+        some, site.offered = site.offered[:taken], site.offered[taken:]
+        if site.state in "wsl":
+            for entry in some:
+                self._give(site, entry)
+        elif site.state != "f":
+            site.offered = []
 
     async def order(self) -> None:
         name = self.random.choice(self.universe)
@@ -674,12 +775,12 @@ class Walk:
 
     async def plan(self) -> None:
         planner = self.random.choice(("sun", "moon"))
-        number = await self.queue.plan(planner, LEASE_UNITS * UNIT_MS / 1000)
+        number = await self.queue.lock("planner", planner, LEASE_UNITS * UNIT_MS / 1000)
         assert bool(number) == (self.planner[0] in ("", planner))
         if not number:
-            with pytest.raises(PlanLostError):
+            with pytest.raises(LockLostError):
                 await self.queue.fill(planner, 1, HOUR, self.universe[:1])
-            with pytest.raises(PlanLostError):
+            with pytest.raises(LockLostError):
                 await self.queue.suspend(planner, 1, self.universe[:1])
             return
         assert number >= self.planner[1]
@@ -737,6 +838,8 @@ class Walk:
             assert tuple(record) == mine, f"{name}: the server has {record}, the model {site}"
             assert (name in found.checkpoints) == site.checkpoint, f"checkpoint of {name}: {site}"
             assert found.paths.get(name, []) == site.paths, f"paths of {name}: {site}"
+            assert found.offered.get(name, []) == site.offered, f"offered to {name}: {site}"
+            assert (name in found.rootless) == site.rootless, f"root of {name}: {site}"
         assert self.raw.xlen(BASE + "results") == self.records
         self.check_reachable(found)
         return found
@@ -823,7 +926,7 @@ class Walk:
 
     async def _plan_all(self) -> None:
         planner = self.planner[0] or "sun"
-        number = await self.queue.plan(planner, 1e6)
+        number = await self.queue.lock("planner", planner, 1e6)
         self.planner = (planner, number)
         names = [name for name, site in self.sites.items() if site.state in "ws"]
         await self.queue.fill(planner, number, HOUR, names)

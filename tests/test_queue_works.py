@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.sites.queue import HELD_UP_MS
-from tests.queue_driver import Driver, delivery, driver
+from crawler.sites.queue import HELD_UP_MS, LockLostError, Newcomer, Offer
+from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
 
-A, B = "https://a.example", "https://b.example"
+A, B, C = "https://a.example", "https://b.example", "https://c.example"
 LEASE_MS = 6_000
 
 
@@ -209,46 +209,103 @@ def test_the_oldest_record_is_told(queue: Driver) -> None:
 
 
 def test_a_finished_site_is_opened_again_for_what_was_offered(queue: Driver) -> None:
-    finished(queue, A)
-    assert queue.offer(A, ["/x", "/y"])
-    assert queue.offer(A, ["/z"])
-    assert (queue.to_reopen(9), queue.reopening()) == ([A], 1)
-    assert queue.offered(A) == (["/x", "/y", "/z"], 2)
-    queue.offer(A, ["/late"])
-    assert queue.reopen(A, b"checkpoint", 2)
+    finished(queue, A, B)
+    assert queue.offer([Offer(A, ["/x", "/y"], 3, 1), Offer(B, ["/x"])]) == [0, 0]
+    assert queue.offer([Offer(A, ["/z"])]) == [0]
+    assert (sorted(queue.to_decide(9)), queue.to_reopen(9), queue.undecided()) == ([A, B], {}, 2)
+    assert queue.offered([A, B]) == [["3 1\n/x\n/y", "/z"], ["/x"]]
+    number = queue.lock("opener", "c", 10)
+    queue.decide("c", number, {B: 1})
+    assert (queue.state(B), queue.to_decide(9)) == ("finished", [A]), "nothing of it was new"
+    queue.offer([Offer(A, ["/late"])])
+    assert queue.reopen("c", number, A, b"checkpoint", 2)
     assert queue.state(A) == "suspended"
-    assert queue.offered(A) == (["/late"], 1)
-    assert queue.reopening() == 1, "what came late waits until it is finished again"
-    assert not queue.reopen(A, b"checkpoint", 1)
+    assert queue.checkpoint(A)[:2] == ([b"checkpoint"], ["3 1\n/x\n/y", "/z"])
+    assert queue.offered([A]) == [["/late"]]
+    assert not queue.reopen("c", number, A, b"checkpoint", 1)
+    assert queue.checkpoint(A)[1] == ["3 1\n/x\n/y", "/z", "/late"], "what came late goes along"
+    assert queue.undecided() == 0
     leased = queue.take_one("two")
     assert (leased.site, leased.suspended) == (A, True)
-    assert queue.checkpoint(A)[0] == [b"checkpoint"]
-    queue.leave("two", leased, "finished")
-    assert queue.reopen(A, b"", 1), "nothing is to be loaded after all"
-    assert (queue.state(A), queue.reopening(), queue.offered(A)) == ("finished", 0, ([], 0))
+    assert queue.leave("two", leased, "finished", detail=3)
+    queue.offer([Offer(A, ["/more"])])
+    assert queue.reopen("c", number, A, b"", 1), "nothing is to be loaded after all"
+    assert (queue.state(A), queue.undecided(), queue.offered([A])) == ("finished", 0, [[]])
+
+
+def test_what_is_noted_since_the_tables_were_read_keeps_a_site_to_be_opened(queue: Driver) -> None:
+    finished(queue, A)
+    number = queue.lock("opener", "c", 10)
+    queue.plan_reopening([A])
+    assert queue.to_reopen(9) == {A: 1}
+    queue.plan_reopening([A])
+    assert queue.reopen("c", number, A, b"checkpoint", 0, noted=1)
+    assert queue.to_reopen(9) == {A: 2}
+    queue.leave("two", queue.take_one("two"), "finished")
+    assert queue.reopen("c", number, A, b"checkpoint", 0, noted=2)
+    assert queue.undecided() == 0
+
+
+def test_one_coordinator_decides(queue: Driver) -> None:
+    finished(queue, A)
+    queue.offer([Offer(A, ["/x"])])
+    number = queue.lock("opener", "c", 10)
+    assert queue.lock("opener", "other", 10) == 0
+    for call in (
+        lambda: queue.decide("other", number, {A: 1}),
+        lambda: queue.reopen("c", number - 1, A, b"checkpoint", 1),
+    ):
+        with pytest.raises(LockLostError):
+            call()
+    assert queue.to_decide(9) == [A]
 
 
 def test_a_site_that_is_being_loaded_is_given_what_is_offered(queue: Driver) -> None:
     queue.add(A)
-    assert queue.offer(A, ["/", "/x"])
+    assert queue.offer([Offer(A, ["/", "/x"])]) == [0]
     assert queue.checkpoint(A)[1] == ["/\n/x"]
-    assert queue.reopening() == 0
+    assert queue.undecided() == 0
     queue.order(A, "block")
-    assert not queue.offer(A, ["/y"])
-    assert not queue.offer("https://nobody.example", ["/y"])
+    assert queue.offer([Offer(A, ["/y"]), Offer(C, ["/y"])]) == [-2, -2]
+    assert queue.record(C) is None
+
+
+def test_a_site_that_is_new_is_queued_by_an_offer_with_a_record(queue: Driver) -> None:
+    queue.raw.delete(BASE + "results")
+    found = [
+        Offer(A, ["/x"], 2, 1, b"record", True),
+        Offer(B, ["/x"], record=b"record"),
+        Offer(C, ["/"], record=b"r"),
+    ]
+    assert queue.offer(found, 2) == [1, 1, -1]
+    assert queue.checkpoint(A)[1] == ["/", "2 1\n/x"]
+    assert queue.checkpoint(B)[1] == ["/x"]
+    assert queue.depth().records == 2
+    assert queue.offer([Offer(A, ["/"], 1), Offer(B, ["/"], 1)]) == [0, 0]
+    assert queue.checkpoint(A)[1] == ["/", "2 1\n/x"], "it has its root already"
+    assert queue.checkpoint(B)[1] == ["/x", "/"], "this one began without"
+
+
+def test_links_to_one_site_are_bounded(queue: Driver) -> None:
+    queue.add(A)
+    queue.raw.rpush(BASE + f"paths:{A}", *["/x"] * 10_000)
+    assert queue.offer([Offer(A, ["/y"])]) == [-3]
+    queue.discover([Newcomer(A, b"", ("/seed",))], 0)
+    assert queue.given(A, 10_000) == ["/seed"], "seeds are not refused"
 
 
 def test_what_is_forgotten_or_paused_is_not_opened(queue: Driver) -> None:
     finished(queue, A, B)
-    queue.offer(A, ["/x"])
+    queue.offer([Offer(A, ["/x"])])
     queue.pack(A, "revive", b"asking")
     assert queue.forget(A) == 1
-    assert (queue.reopening(), queue.offered(A), queue.packet(A, "revive")) == (0, ([], 0), b"")
+    assert (queue.undecided(), queue.offered([A]), queue.packet(A, "revive")) == (0, [[]], b"")
     queue.order(B, "pause")
     queue.plan_reopening([B, "https://nobody.example"])
-    assert queue.reopen(B, b"checkpoint", 0)
+    number = queue.lock("opener", "c", 10)
+    assert queue.reopen("c", number, B, b"checkpoint", 0, noted=1)
     assert queue.take("two", 9) == []
     queue.order(B, "resume")
     assert queue.take_one("two").site == B
-    assert queue.reopen("https://nobody.example", b"checkpoint", 0)
-    assert queue.reopening() == 0
+    assert queue.reopen("c", number, "https://nobody.example", b"checkpoint", 0)
+    assert queue.undecided() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def scope(kind: str, *seeds: str, **given: Any) -> Scope:
     settings.setmodule("settings.base")
     settings.update({"SCOPE": kind, **given})
     made = Scope(options.read(settings))
-    made.widen({root for root in map(made.root, seeds) if root})
+    made.widen(set(chain.from_iterable(map(made.roots_of, seeds))))
     return made
 
 
@@ -54,15 +55,22 @@ def scope(kind: str, *seeds: str, **given: Any) -> Scope:
 )  # fmt: skip
 def test_sites_found_in_links(kind: str, seed: str, inside: list[str], outside: list[str]) -> None:
     made = scope(kind, seed)
-    assert made.discovers
     assert [site for site in inside if not made.has_site(site)] == []
     assert [site for site in outside if made.has_site(site)] == []
 
 
 def test_seeds_scope_takes_no_site_from_links() -> None:
     made = scope("seeds", "http://a.example")
-    assert not made.discovers
     assert not made.has_site("http://a.example")
+
+
+@pytest.mark.parametrize("kind", ["seeds", "host", "domain"])
+def test_a_seed_is_told_from_sites_that_its_scope_has(kind: str) -> None:
+    made = scope(kind, "http://www.a.example", "http://b.example")
+    assert made.is_of_a_seed("https://www.a.example:8443")
+    assert made.is_of_a_seed("http://b.example")
+    assert kind == "seeds" or not made.is_of_a_seed("http://shop.a.example")
+    assert kind == "seeds" or not made.is_of_a_seed("http://a.example")
 
 
 def test_patterns_decide_about_pages() -> None:

@@ -30,6 +30,7 @@ from crawler.agent.checking import CHECKING, Checking
 from crawler.agent.daily import DailyCaps, Days
 from crawler.agent.division import LOADING
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
+from crawler.agent.offers import Offers
 from crawler.agent.outbox import Outbox
 from crawler.agent.pages import NotKeptError
 from crawler.agent.seeding import NoContactError, Seeding
@@ -38,7 +39,7 @@ from crawler.agent.slots import Slot
 from crawler.agent.stream_watch import StreamWatch
 from crawler.records import WORKS
 from crawler.sites import connection
-from crawler.sites.queue import BrokenRecordError, SiteQueue
+from crawler.sites.queue import BrokenRecordError, Depth, SiteQueue
 from crawler.sites.scope import Scope
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ REST_SPREAD = 0.1
 # How long an agent without a site waits for what is due to be packed: a coordinator has to start, and to store all that
 # came before.
 PACKING_SECONDS = 10.0
+# How long an agent with nothing to load waits for a coordinator that decides what is offered to finished sites.
+COORDINATOR_SECONDS = 60.0
 # Sites named in the last lines that are due later.
 NAMED_AT_THE_END = 10
 
@@ -93,6 +96,7 @@ class Agent:
         author = self.session.author
         self.outbox = Outbox(self.queue, author, options.spool_records, options.flush_records)
         self.seeding = Seeding(self._client, self.queue, options, self.scope, author, settings["USER_AGENT"])
+        self.offers = Offers(self.queue, options, self.scope, author, self.seeding)
         self._days = _days(options, self.queue, self.session)
         self.leasing = Leasing(
             self.session,
@@ -121,6 +125,8 @@ class Agent:
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
         self._tie = itertools.count()
         self._last_in_hand = 0.0  # loop's time at which there was a site last; at first, of the first look
+        self._sites_known = 0  # to the queue, when it was last looked at
+        self._idle_since_ms = 0  # server's time at which nothing was left to load; 0: something is
         self._stream = StreamWatch(options.stream_max_records, options.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
@@ -183,6 +189,8 @@ class Agent:
 
     async def _part(self, reason: str) -> None:
         back_off = BackOff()
+        if self.offers.waits:
+            self.leasing.lose()  # its pages may not be published: others fetch them again
         while True:
             try:
                 while not self.outbox.empty:
@@ -191,7 +199,6 @@ class Agent:
                 await self.checking.hand_in()
                 if self._days is not None:
                     await self._days.tell()
-                await self.seeding.queue_met()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
             except (RedisError, OSError, NotKeptError) as error:
@@ -233,12 +240,16 @@ class Agent:
             renewed = await self.session.renew()
             self.leasing.stop(renewed.stop)
             self.leasing.suspend(renewed.suspend)
+            self.leasing.note_given(renewed.given)
             self.session.say_back()
-            if self._stream.look(await self.queue.depth()):
+            depth = await self.queue.depth()
+            if self._stream.look(depth):
                 self._wake()
             self.outbox.packs = self._stream.long
             await self.leasing.find_orphans()
-            await self.seeding.refresh_scope()
+            if await self.seeding.refresh_scope() or depth.added != self._sites_known:
+                self._sites_known = depth.added
+                self.offers.look_again()
             await self.session.pause(self._renewal_seconds)
 
     @property
@@ -261,21 +272,22 @@ class Agent:
             logger.warning("%s; finished pages wait until it can be written", error)
 
     async def _flush(self) -> None:
-        """Publish what is finished by now, and before it the sites that it links to: nobody would find them again."""
+        """Publish what is finished by now, and before it what it names of other sites: that is found but once."""
         self.outbox.pack()
         self._chain.flush()
         if self._stuck:
             self._stuck = False
             logger.warning("what finished pages refer to can be written again")
-        met = await self.seeding.queue_met()
-        await self.leasing.offer_found()
-        if met:
+        for site, path, depth in self.leasing.offered():
+            self.offers.add(site, (path,), depth)
+        if not self.offers.empty and await self.offers.send():
             self.leasing.asks.set()
         if self._days is not None:
             await self._days.tell()
-        if met or not self.outbox.empty:
+        if not self.outbox.empty and not self.offers.waits:
             await self.outbox.flush()
             self.session.say_back()
+        await self.leasing.take_given()
 
     async def _seed_loop(self) -> None:
         added = await self.seeding.take_in(self._seeds)
@@ -298,6 +310,7 @@ class Agent:
             got = 0 if self.outbox.full else await self.leasing.lease()
             if self.leasing:
                 self._last_in_hand = asyncio.get_running_loop().time()
+                self._idle_since_ms = 0
             if not got and await self._nothing_left():
                 await self._finish()
                 return
@@ -440,11 +453,31 @@ class Agent:
     async def _has_work(self, work: Work) -> bool:
         """Whether somebody has, or could have right now, a site for this work."""
         if work == LOADING:
-            depth = await self.queue.depth()
-            return depth.open > 0 or (depth.coordinated > 0 and await self.queue.reopening() > 0)
+            return await self._has_pages(await self.queue.depth())
         idle = asyncio.get_running_loop().time() - self._last_in_hand
         waits = works.is_packed(work) and idle < PACKING_SECONDS
         return await self.queue.due_now(work, unpacked=waits) > 0
+
+    async def _has_pages(self, depth: Depth) -> bool:
+        """Whether there are pages to load, or a coordinator has yet to decide whether there are."""
+        if depth.open:
+            self._idle_since_ms = 0
+            return True
+        now_ms = int(self.session.server_time() * 1000)
+        self._idle_since_ms = self._idle_since_ms or now_ms
+        if depth.coordinated:
+            # What recheck and revive found may be among the records that are not stored yet.
+            oldest_ms = await self.queue.oldest_record_ms() if depth.records else None
+            if oldest_ms is not None and oldest_ms <= self._idle_since_ms:
+                return True
+        undecided = await self.queue.undecided()
+        if undecided and not depth.coordinated and now_ms - self._idle_since_ms > COORDINATOR_SECONDS * 1000:
+            self._give_up(
+                "no_coordinator",
+                f"{undecided} finished sites may have new pages, and no coordinator runs to tell; expected one: "
+                "`scrapy coordinate`",
+            )
+        return undecided > 0
 
     async def _finish(self) -> None:
         """Say what is left for later, and let the engine end."""

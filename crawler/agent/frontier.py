@@ -345,18 +345,15 @@ class Known(NamedTuple):
     again: bool = False  # it is to be loaded again
 
 
-def checkpoint_of(known: Sequence[Known], found: Sequence[str]) -> bytes:
-    """A whole checkpoint of a site whose pages are `known`; to be loaded are those of them that say so, and `found`.
-
-    Known paths are in the order of their depth; of `found` none is among them. They count as found on its first page.
-    """
+def checkpoint_of(known: Sequence[Known]) -> bytes:
+    """A whole checkpoint of a site by its `known` pages, in the order of their depth; those that say so are loaded."""
     again = [(index, 0) for index, page in enumerate(known) if page.again]
     originals = {page.sha256[:_DIGEST]: index for index, page in reversed([*enumerate(known)]) if page.sha256}
-    depths = [min(page.depth, _DEEPEST) for page in known] + [1] * len(found)
+    depths = [min(page.depth, _DEEPEST) for page in known]
     return encode(
         Snapshot(
             first=0,
-            paths=[*(page.path for page in known), *found],
+            paths=[page.path for page in known],
             depths=[(depth, sum(1 for _ in run)) for depth, run in groupby(depths)],
             head=len(known),
             exceptions=again,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,7 @@ class Leasing:
         self._calls = asyncio.Semaphore(CALLS_AT_A_TIME)
         self._share = 1  # sites that the next lease call may ask for by fairness
         self._orphans: dict[str, str] = {}  # held by the server's account only: site -> token
+        self._given: set[str] = set()  # sites in hand that were given paths
         outbox.left = self._slot_left
 
     def __len__(self) -> int:
@@ -207,10 +208,12 @@ class Leasing:
             self._settle(slot)
 
     async def _slot_to_load(self, leased: Leased) -> Slot:
-        entries, paths, budget = await self._checkpoint(leased)
-        frontier = self._frontier(leased.site, entries, budget)
-        frontier.add(_given(leased.site, paths) or ("/",), 0)
-        return self._slot(leased, frontier, len(paths))
+        entries, given, budget = await self._checkpoint(leased)
+        slot = self._slot(leased, self._frontier(leased.site, entries, budget))
+        _take_given(slot, given)
+        if not slot.frontier:
+            slot.add_found(("/",), 0)
+        return slot
 
     async def _slot_for(self, leased: Leased) -> Slot:
         """A slot of another work, with what it is to ask."""
@@ -218,7 +221,7 @@ class Leasing:
         if works.is_packed(leased.work):
             async with self._calls:
                 packed = await self._queue.packet(leased.site, leased.work)
-        slot = self._slot(leased, Frontier(), 0)
+        slot = self._slot(leased, Frontier())
         self.begin(slot, packed)
         return slot
 
@@ -228,11 +231,11 @@ class Leasing:
         async with self._calls:
             return await self._queue.checkpoint(leased.site)
 
-    def _slot(self, leased: Leased, frontier: Frontier, paths_seen: int) -> Slot:
+    def _slot(self, leased: Leased, frontier: Frontier) -> Slot:
         override = self._overrides.of(leased.site)
         delay = override.delay_or(self._delay)
         dress = Dress(leased.site, override, self._user_agent)
-        slot = Slot(leased, frontier, paths_seen, dress, delay, override.connections, delay=delay)
+        slot = Slot(leased, frontier, 0, dress, delay, override.connections, delay=delay)
         slot.probe_pages = PROBE_PAGES if leased.probe else None
         return slot
 
@@ -266,17 +269,32 @@ class Leasing:
             slot.ending, slot.detail = "parked", address
         return True
 
-    # --- what other works find for loading ---
+    # --- paths from outside ---
 
-    async def offer_found(self) -> None:
-        """Links found by other works, before the pages that they were found on: nobody would find them again."""
+    def offered(self) -> Iterator[tuple[str, str, int]]:
+        """Links that other works than loading found since the last call: site, path, depth."""
         for slot in [slot for slot in self._slots.values() if slot.offers]:
-            paths, slot.offers = slot.offers, set()
-            try:
-                await self._queue.offer(slot.site, sorted(paths))
-            except BaseException:
-                slot.offers |= paths
-                raise
+            offers, slot.offers = slot.offers, {}
+            for path, depth in offers.items():
+                yield slot.site, path, depth
+
+    def note_given(self, sites: Iterable[str]) -> None:
+        """Paths were given for these sites: `take_given` brings them in."""
+        self._given |= {site for site in sites if self.slot_of(site)}
+        if self._given:
+            self._outbox.due.set()
+
+    async def take_given(self) -> None:
+        """Paths from outside into the frontiers. Not while a delivery is under way: the server forgets those it has."""
+        while self._given:
+            site = next(iter(self._given))
+            slot = self.slot_of(site)
+            if slot is not None and slot.loads:
+                entries = await self._queue.given(site, slot.paths_seen)
+                _take_given(slot, entries)
+                if entries:
+                    self._settle(slot)
+            self._given.discard(site)
 
     # --- going ---
 
@@ -290,7 +308,8 @@ class Leasing:
     def keep_distance(self, slot: Slot) -> None:
         """Whoever holds a returned site next asks it no earlier than this agent would have."""
         seconds = slot.free_at - asyncio.get_running_loop().time()
-        if not slot.loads and slot.started_at and seconds > 0:
+        # A finished site may be opened again at once.
+        if (not slot.loads or slot.ending == "finished") and slot.started_at and seconds > 0:
             slot.free_at_ms = self.due_ms(seconds)
         if slot.ending == "suspended" and seconds > KEEP_SECONDS:
             slot.ending = "later"
@@ -383,28 +402,22 @@ class Leasing:
     async def _reload(self, slot: Slot) -> None:
         """Go on with a site that was to be finished; it counts as ending until its new paths are there."""
         try:
-            _, paths, _ = await self._queue.checkpoint(slot.site)
+            entries = await self._queue.given(slot.site, slot.paths_seen)
         except BaseException:
-            self._outbox.end(slot)  # which will be told again that there are more
+            self._outbox.end(slot)  # the server will say again that there are more
             raise
         if slot.lost:
             return
-        slot.frontier.add(_given(slot.site, paths), 0)
-        slot.paths_seen = len(paths)
+        _take_given(slot, entries)
         slot.ending, slot.checkpointed = None, False
         self._settle(slot)
 
 
-def _given(site: str, batches: list[str]) -> list[str]:
-    """The paths in what was given for a site from outside; what is none is left out and told in one line."""
-    words = [word for batch in batches for word in batch.split("\n")]
-    paths = [word for word in words if word.startswith("/")]
-    if len(paths) < len(words):
-        bad = next(word for word in words if not word.startswith("/"))
+def _take_given(slot: Slot, entries: Iterable[str]) -> None:
+    """Paths from outside into the slot's frontier; says so of words that are no path."""
+    bad = slot.take_given(entries)
+    if bad:
         logger.warning(
-            "%s: %d of the paths given for it are none and left out, the first is %.100r; wanted /…",
-            site,
-            len(words) - len(paths),
-            bad,
+            "%s: %d of the paths given for it are no paths and left out, the first is %.100r; expected /…",
+            *(slot.site, len(bad), bad[0]),
         )
-    return paths

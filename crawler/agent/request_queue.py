@@ -148,7 +148,7 @@ class RequestQueue(BaseScheduler):
         if not more:
             if self.agent.scope.has_site(site):
                 self._tell_dropped(request, "a link to a site that is not in hand", data)
-            self.agent.seeding.met(site, [path])
+            self.agent.offers.add(site, (path,), request.meta.get("depth", 0))
             return True
         logger.warning(
             "%s was dropped: it has %s, and its site is not in hand; wanted a request to the site of the page that "

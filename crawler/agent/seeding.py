@@ -1,7 +1,7 @@
-"""Seeds and sites met in links on their way into the site queue: by any agent, twice or not.
+"""Seeds on their way into the site queue: by any agent, twice or not.
 
 A value leaves the inlet only after its site was queued, so an agent that dies in between costs nothing. Lines that
-are no seeds are told (with their number) and left out.
+are no seeds are logged (with their number) and left out. Where a seed redirects to another site, that page is the seed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler import records
@@ -34,10 +35,6 @@ logger = logging.getLogger("seeds")
 BATCH = 1000
 # Bad lines that are told one by one; the rest is counted.
 TOLD_LINES = 20
-# Sites met in links that are not asked about again.
-SITES_REMEMBERED = 1_000_000
-# Paths that a site met in links begins with, beside its root.
-PATHS_OF_LINKS = 4
 
 
 class NoContactError(Exception):
@@ -109,8 +106,6 @@ class Seeding:
         self._start_seeds: list[Seed] = []
         self._bad = 0
         self._inlet = Inlet(client, options.start_urls_key)
-        self._found: dict[str, list[str]] = {}  # sites met in links, to be queued
-        self._asked_for: set[str] = set()  # sites met before, queued or refused
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
 
     async def take_in(self, source: str) -> Added:
@@ -130,9 +125,14 @@ class Seeding:
         return Added(answers[1], answers[0], answers[2], answers[-1], self._bad)
 
     @property
+    def taken_in(self) -> bool:
+        """Whether all seeds that this agent was started with are queued."""
+        return self._taken_in
+
+    @property
     def done(self) -> bool:
-        """Whether all sites given to this agent, or met by it, are queued."""
-        return self._taken_in and not self._start_seeds and not self._found
+        """Whether all seeds given to this agent are queued."""
+        return self._taken_in and not self._start_seeds
 
     def give(self, seed: Seed) -> None:
         """A start request of the spider's; `queue_given` queues it."""
@@ -180,7 +180,9 @@ class Seeding:
             self._ask_for_contact(seed)
             if self._scope.has_page(seed.site + seed.path):
                 paths.setdefault(seed.site, {})[seed.path] = None
-        await self._widen(paths)
+        await self.widen(paths)
+        if self._options.walk_again:
+            await self._follow_moved(paths)
         newcomers = [self._newcomer(site, given, "seed") for site, given in paths.items()]
         answers = await self._queue.discover(
             newcomers, self._options.max_sites, again=self._options.walk_again
@@ -190,26 +192,17 @@ class Seeding:
             logger.warning("%d sites were left out: MAX_SITES is %d", refused, self._options.max_sites)
         return answers
 
-    def met(self, site: str, paths: list[str]) -> None:
-        """A link leads to another site: `queue_met` queues it, if the scope has it."""
-        if site in self._asked_for or not self._scope.discovers or not self._scope.has_site(site):
-            return
-        inside = self._scope.pages_of(site, ["/", *paths[:PATHS_OF_LINKS]])
-        if inside and self.may_visit(site):
-            if len(self._asked_for) >= SITES_REMEMBERED:
-                self._asked_for.clear()
-            self._asked_for.add(site)
-            self._found[site] = inside
+    async def note_moved(self, moved: Mapping[str, str]) -> None:
+        """Seeds of these sites redirect to those: they belong to the scope, and are walked again with them."""
+        await self._queue.note_moved(moved)
+        await self.widen(moved.values())
 
-    async def queue_met(self) -> int:
-        """Queue the sites that were met in links since the last call; how many."""
-        found = list(self._found.items())
-        if found:
-            newcomers = [self._newcomer(site, paths, "link") for site, paths in found]
-            await self._queue.discover(newcomers, self._options.max_sites)
-        for site, _ in found:
-            del self._found[site]
-        return len(found)
+    async def _follow_moved(self, paths: dict[str, dict[str, None]]) -> None:
+        """Where seeds' sites are known to redirect to, with its root: walked again with them."""
+        left = list(paths)
+        while left:
+            left = [site for site in set(await self._queue.moved(left)) if site not in paths]
+            paths.update({site: {"/": None} for site in left})
 
     def _newcomer(self, site: str, paths: Iterable[str], source: str) -> Newcomer:
         record = records.SiteFound(site=site, found_at=now_ms(), source=source)
@@ -233,13 +226,15 @@ class Seeding:
             else:
                 logger.warning("%s is left out: USER_AGENT %r names no contact", seed.site, self._user_agent)
 
-    async def refresh_scope(self) -> None:
-        """Take in what other agents' seeds added to the scope."""
-        if self._scope.kind in ("host", "domain"):
-            self._scope.widen({root.decode() for root in await self._client.smembers(self._roots_key)})
+    async def refresh_scope(self) -> bool:
+        """Take in what other agents' seeds added to the scope; whether there was anything."""
+        if self._scope.kind not in ("host", "domain"):
+            return False
+        return self._scope.widen({root.decode() for root in await self._client.smembers(self._roots_key)})
 
-    async def _widen(self, sites: Iterable[str]) -> None:
-        roots = {root for root in map(self._scope.root, sites) if root}
+    async def widen(self, sites: Iterable[str]) -> None:
+        """Take what seeds of these sites add into the scope of all agents."""
+        roots = set(chain.from_iterable(map(self._scope.roots_of, sites)))
         if roots:
             await self._client.sadd(self._roots_key, *roots)
             self._scope.widen(roots)

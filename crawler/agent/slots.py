@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crawler.agent.frontier import encode
 from crawler.records import Visit
-from crawler.sites.queue import Delivery, Ending
+from crawler.sites.queue import Delivery, Ending, read_entry
 
 if TYPE_CHECKING:
     from collections import deque
@@ -46,6 +46,7 @@ class Packed(NamedTuple):
     rests_until_ms: int
     known: int | None  # of the site's URLs, by then; None: another work than loading does not say
     done: int  # of these, have had their turn
+    given: int  # entries of paths from outside that the snapshot has
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +55,7 @@ class Slot:
 
     leased: Leased
     frontier: Frontier
-    paths_seen: int  # paths given from outside that the frontier has taken in
+    paths_seen: int  # entries of paths from outside that the frontier has taken in and the server still keeps
     dress: Dress  # what its requests wear
     least_delay: float  # seconds from one request's start to the next, whatever robots.txt says
     connections: int = 1  # requests at a time
@@ -95,7 +96,8 @@ class Slot:
     own_requests: deque[Request] | None = None  # a user's, and what middlewares put in another's place
     asking: Asking | None = None  # what recheck or revive asks of it, in the order of the frontier
     next_due_ms: int = 0  # when the site is due for that again, server's time; 0: not by what is known
-    offers: set[str] = field(default_factory=set)  # links found by another work than loading, not yet told
+    # Links of its own that another work than loading found, with their depth, to be offered to loading.
+    offers: dict[str, int] = field(default_factory=dict)
     silent: int = 0  # straight failures to get an answer, in this lease
     given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
     probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
@@ -151,9 +153,21 @@ class Slot:
         What another work finds is offered to loading.
         """
         if not self.loads:
-            self.offers.update(paths)
+            self.offers.update(dict.fromkeys(paths, depth))
             return 0
         return self.frontier.add(paths, depth, self.traps.leads_in if self.traps else None)
+
+    def take_given(self, entries: Iterable[str]) -> list[str]:
+        """Paths from outside into its frontier; the words of them that are no path."""
+        bad: list[str] = []
+        for entry in entries:
+            given = read_entry(entry)
+            self.add_found(given.paths, given.depth)
+            if given.redirects:
+                self.redirects.update(dict.fromkeys(given.paths, given.redirects))
+            self.paths_seen += 1
+            bad += given.bad
+        return bad
 
     def visit(self, seen: Seen) -> Visit:
         """The record of what it saw of the site's load in an hour."""
@@ -175,7 +189,8 @@ class Slot:
             whole = fold and self.ending is not None and not self.busy
             delay_ms = int(self.delay * 1000)
             progress = (len(self.frontier) if self.loads else None, self.frontier.published)
-            about = (self.root, delay_ms, self.rests_until_ms, *progress)
+            given = self.paths_seen if snapshot else 0
+            about = (self.root, delay_ms, self.rests_until_ms, *progress, given)
             self.packed = Packed(self.seq, self.records, snapshot, fold, whole, *about)
             self.records = []
         return self.packed
@@ -196,6 +211,7 @@ class Slot:
             packed.rests_until_ms,
             packed.known,
             packed.done,
+            packed.given,
         )
 
     def delivered(self) -> None:
@@ -203,6 +219,7 @@ class Slot:
         assert self.packed is not None
         if self.packed.root:
             self.root = ""
+        self.paths_seen -= self.packed.given
         self.checkpointed = self.packed.whole
         self.packed = self.delivery = None
 

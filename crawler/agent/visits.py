@@ -518,19 +518,27 @@ class Visits:
         site, path = place
         record = self._record(slot, turn, "redirected", response.status, response)
         record.redirect = site + path
-        if site != slot.site:
-            self._agent.seeding.met(site, [path])
-        elif self._agent.scope.has_page(site + path):
-            record.error = self._led_on(slot, turn, path)
+        record.error = self._led_on(slot, turn, site, path)
         self._publish(slot, turn, record, records.pack_links([site + path]))
 
-    def _led_on(self, slot: Slot, turn: Turn, path: str) -> str:
-        """A redirect's target into the frontier; why not, where too many came one behind the other."""
+    def _led_on(self, slot: Slot, turn: Turn, site: str, path: str) -> str:
+        """A redirect's target into its site's frontier; why not, where too many came one behind the other."""
         many = slot.redirects.pop(turn.path, 0) + 1
         if many > self._most_redirects:
             return f"not followed: the redirect behind {many - 1} others (REDIRECT_MAX_TIMES)"
-        if slot.add_found((path,), turn.depth):
+        if site != slot.site:
+            return self._led_elsewhere(slot, turn, site, path, many)
+        if self._agent.scope.has_page(site + path) and slot.add_found((path,), turn.depth):
             slot.redirects[path] = many
+        return ""
+
+    def _led_elsewhere(self, slot: Slot, turn: Turn, site: str, path: str, many: int) -> str:
+        """As `_led_on`, to another site: where a seed leads there, that page is the seed."""
+        agent = self._agent
+        is_seed = turn.depth == 0 and slot.loads and turn.path not in slot.sitemaps
+        if is_seed and agent.scope.is_of_a_seed(slot.site):
+            return agent.offers.move(slot.site, site, path, many)
+        agent.offers.add(site, (path,), turn.depth, many)
         return ""
 
     def _retry_pause(self, turn: Turn) -> float:

@@ -1,4 +1,4 @@
-"""A page's links: new ones of the site into its frontier, other sites to the queue, all of them as hashes."""
+"""A page's links: new ones of the site into its frontier, others offered to their sites, all of them as hashes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Links:
     """
 
     def process(self, page: LoadedPage) -> None:
-        """Fill out_links, the frontier and the discovered sites."""
+        """Fill out_links and the frontier, and offer links of other sites to these."""
         if page.record.outcome != "stored" or not {"nofollow", "none"}.isdisjoint(page.directives):
             return
         agent, slot = page.agent, page.slot
         found = page.links
         self._follow(page, found.inside)
         for site, paths in found.outside.items():
-            agent.seeding.met(site, paths)
+            agent.offers.add(site, paths, page.turn.depth + 1)
         if page.record.canonical:
             self._follow_canonical(page)
         if slot.out_links is None:
@@ -60,6 +60,6 @@ class Links:
         agent, slot = page.agent, page.slot
         site, path = parts(page.record.canonical)
         if site != slot.site:
-            agent.seeding.met(site, [path])
+            agent.offers.add(site, (path,), page.turn.depth + 1)
         elif agent.scope.has_page(page.record.canonical):
             slot.add_found((path,), page.turn.depth + 1)

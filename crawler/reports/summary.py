@@ -12,6 +12,9 @@ from crawler.views.words import size_word, status_word
 if TYPE_CHECKING:
     from crawler.reports import Crawl
 
+# Seeds that redirect, named in the text.
+MOVED_SHOWN = 3
+
 
 def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
     """All that the database holds, and the fetches since a time."""
@@ -20,6 +23,7 @@ def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
     seconds = (last - first) / 1000 if first is not None and last is not None else 0.0
     return {
         **found,
+        "moved": reading.moved(crawl.engine),
         "fetched": fetched,
         "seconds": seconds,
         "pages_per_second": fetched / seconds if seconds else 0.0,
@@ -31,6 +35,7 @@ def text(found: dict[str, Any]) -> str:
     rows = [
         ("sites", f"{found['sites']:,}", f"{found['sites_finished']:,} finished"),
         *([("later", f"{found['later']:,}", _next(found["next_due_ms"]))] if found.get("later") else []),
+        *([("moved", f"{len(found['moved']):,}", _moved(found["moved"]))] if found["moved"] else []),
         ("pages", f"{found['stored']:,}", f"{size_word(found['bytes'])} of bodies"),
         ("duplicates", f"{found['duplicates']:,}", "same bytes as another page of the site"),
         ("redirects", f"{found['redirected']:,}", ""),
@@ -47,6 +52,13 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(f"  {name:<12} {number:>9}   {about}".rstrip() for name, number, about in rows)
 
 
+def _moved(moved: dict[str, str]) -> str:
+    """Where seeds redirect to."""
+    shown = [f"{seed} redirects to {site}" for seed, site in list(moved.items())[:MOVED_SHOWN]]
+    more = f", and {len(moved) - MOVED_SHOWN:,} more" if len(moved) > MOVED_SHOWN else ""
+    return f"seeds: {', '.join(shown)}{more}"
+
+
 def _next(due_ms: int) -> str:
     """When sites that rest go on, and what lets them."""
     at = time.localtime(due_ms / 1000)
@@ -60,7 +72,9 @@ def _failures(by_status: dict[int, int]) -> str:
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each figure; failures by kind are rows of their own."""
-    plain = [{"figure": name, "value": value} for name, value in found.items() if name != "failed_by_status"]
+    lists = ("failed_by_status", "moved")
+    plain = [{"figure": name, "value": value} for name, value in found.items() if name not in lists]
+    plain.append({"figure": "moved", "value": len(found["moved"])})
     return plain + [
         {"figure": f"failed: {status_word(status)}", "value": number}
         for status, number in found["failed_by_status"].items()

@@ -27,7 +27,7 @@ from crawler import schedulers
 from crawler.schedulers import SchedulerError, SiteScheduler, SiteView, table
 from crawler.sites import prospects
 from crawler.sites.prospects import Hours, Prospects
-from crawler.sites.queue import PROBE_PAGES, Depth, PlanLostError, SiteQueue
+from crawler.sites.queue import PROBE_PAGES, Depth, LockLostError, SiteQueue
 
 if TYPE_CHECKING:
     from crawler.options import Options
@@ -149,7 +149,7 @@ class Planner:
             return LOOK_SECONDS
         moment = await self._moment()
         if moment.loads and (why := await self._why_plan(moment)):
-            with suppress(PlanLostError):
+            with suppress(LockLostError):
                 async with self._holding():
                     await self._make(moment, why)
         until_change = moment.hour_left * moment.orders.hour_seconds
@@ -171,7 +171,7 @@ class Planner:
         return Moment(int(hour), 1 - passed / orders.hour_seconds, orders, loads)
 
     async def _lock(self) -> int:
-        number = await self._queue.plan(self._name, LOCK_SECONDS)
+        number = await self._queue.lock("planner", self._name, LOCK_SECONDS)
         if bool(number) != self._holds:
             self._holds = bool(number)
             logger.info(
@@ -193,7 +193,7 @@ class Planner:
     async def _keep_lock(self) -> None:
         while True:
             await asyncio.sleep(LOCK_SECONDS / 3)
-            await asyncio.shield(self._queue.plan(self._name, LOCK_SECONDS))
+            await asyncio.shield(self._queue.lock("planner", self._name, LOCK_SECONDS))
 
     # --- when ---
 
@@ -284,7 +284,7 @@ class Planner:
         chosen = await asyncio.to_thread(choose, policy, seen.view, running, suspends=why.suspends)
         coming = prospects.next_hour(seen.view, seen.hours.is_open)
         ahead = await asyncio.to_thread(lambda: best_first(policy.score(coming)))
-        number = await self._queue.plan(self._name, LOCK_SECONDS)
+        number = await self._queue.lock("planner", self._name, LOCK_SECONDS)
         await self._write(number, hour, seen.prospects.names, chosen, ahead)
         if why.begins:
             await self._probe(number, seen)

@@ -15,6 +15,11 @@
 -- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
 --
 -- Sites that are counted as suspended are kept in a set as well: where the plan names none, an idle slot takes of these.
+--
+-- Paths from outside of a site (seeds, links and redirects of other sites) come as entries: paths, one a line. A first
+-- line of digits before them is their depth, and how many redirects led to them: `3 1`; without it both are 0. They wait
+-- in paths:SITE, and for a finished site in offered:SITE until a coordinator has compared them with the tables.
+-- A site has had its root, unless the set `rootless` names it.
 
 local base = string.sub(KEYS[1], 1, -6)
 local count = KEYS[1]
@@ -32,6 +37,8 @@ local CROWDED_MS = 5000
 local FULL_MS = 1000
 -- An agent that misses sites asks again within a part of this; an older note is of one that has stopped asking.
 local HUNGRY_MS = 2000
+-- Entries of links that may wait for one site. What is refused is reported to the agent that offered it.
+local MOST_OFFERED = 10000
 
 local names = { w = 'waiting', s = 'suspended', l = 'later', f = 'finished', a = 'alias', b = 'blocked' }
 
@@ -221,6 +228,7 @@ local function vacate_all(site, record)
   call('HDEL', base .. 'held:' .. record.agent, site)
   call('SREM', base .. 'stop:' .. record.agent, site)
   call('SREM', base .. 'suspend:' .. record.agent, site)
+  call('SREM', base .. 'given:' .. record.agent, site)
   if record.state == 'b' then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
 end
 
@@ -308,7 +316,7 @@ local function sweep(time, lease_ms)
   end
   if call('HLEN', base .. 'held:' .. dead) == 0 then
     call('ZREM', base .. 'agents', dead)
-    call('UNLINK', base .. 'agent:' .. dead, base .. 'stop:' .. dead, base .. 'suspend:' .. dead)
+    call('UNLINK', base .. 'agent:' .. dead, base .. 'stop:' .. dead, base .. 'suspend:' .. dead, base .. 'given:' .. dead)
   end
 end
 
@@ -356,10 +364,12 @@ local function names_root(paths)
   return string.find('\n' .. paths .. '\n', '\n/\n', 1, true) ~= nil
 end
 
--- Paths for a site that is not finished; '' is the root alone. Without a list a site begins with its root, so the
--- first list must name it as well, unless a checkpoint has it or the site begins only now (`begins`).
-local function give(site, paths, begins)
+-- An entry for a site that is not finished; '' is the root alone. Without a list a site begins with its root, so the
+-- first list must name it as well, unless a checkpoint has it or the site begins only now (`begins`). Its holder hears
+-- of it with its next renewal.
+local function give(site, record, paths, begins)
   local key = base .. 'paths:' .. site
+  if record.agent and record.work == 'site' then call('SADD', base .. 'given:' .. record.agent, site) end
   if call('EXISTS', key) == 1 then
     if paths ~= '' then
       call('RPUSH', key, paths)
@@ -372,6 +382,58 @@ local function give(site, paths, begins)
     end
     call('RPUSH', key, paths)
   end
+end
+
+-- The site that stands for this one: an alias has none of its own pages.
+local function representative(site, record)
+  if not record or record.state ~= 'a' then return site, record end
+  local first = call('HGET', base .. 'why', site)
+  return first or site, first and read(first)
+end
+
+local function begin(site, paths)
+  write(site, { state = 'w', address = '-' })
+  call('RPUSH', base .. 'fresh', site)
+  add('waiting', 1)
+  add('added', 1)
+  if paths ~= '' then
+    if not names_root(paths) then call('SADD', base .. 'rootless', site) end
+    give(site, {}, paths, true)
+  end
+end
+
+-- An entry for a site that is known, whatever its state: 0 taken (or it has its root already), -2 it will never be
+-- loaded, -3 too many wait (only where `most` > 0).
+local function receive(site, record, paths, most)
+  site, record = representative(site, record)
+  if not record or record.state == 'b' or record.state == 'a' then return -2 end
+  if paths == '' or paths == '/' or string.find(paths, '^%d+ %d+\n/$') then
+    if call('SISMEMBER', base .. 'rootless', site) == 0 then return 0 end
+    paths = '/'
+  end
+  local list = (record.state == 'f' and 'offered:' or 'paths:') .. site
+  if most > 0 and call('LLEN', base .. list) >= most then return -3 end
+  if names_root(paths) then call('SREM', base .. 'rootless', site) end
+  if record.state == 'f' then
+    call('RPUSH', base .. list, paths)
+    call('SADD', base .. 'undecided', site)
+  else
+    give(site, record, paths, false)
+  end
+  return 0
+end
+
+-- The first entries of those that were offered to a site go to its frontier; `taken` of them.
+local function hand_over(site, record, taken)
+  for _ = 1, taken do
+    local paths = call('LPOP', base .. 'offered:' .. site)
+    if not paths then break end
+    give(site, record, paths, false)
+  end
+end
+
+local function note_decided(site)
+  if call('EXISTS', base .. 'offered:' .. site) == 0 then call('SREM', base .. 'undecided', site) end
 end
 
 local function stale(site)
@@ -404,8 +466,8 @@ function operations.join(agent, lease_ms, description)
   return time
 end
 
--- agent, lease ms, pages -> server's time, how many sites the operator wants back, their names, then those that the plan
--- wants suspended; error GONE where the session is no more.
+-- agent, lease ms, pages -> server's time, how many sites the operator wants back, how many the plan wants suspended, the
+-- names of both, then those of sites that were given paths; error GONE where the session is no more.
 function operations.renew(agent, lease_ms, pages)
   local time = now()
   if not has_session(agent) then return gone(agent) end
@@ -413,14 +475,16 @@ function operations.renew(agent, lease_ms, pages)
   call('ZADD', base .. 'agents', time + lease_ms, agent)
   call('HSET', base .. 'agent:' .. agent, 'pages', pages)
   call('SET', base .. 'renewed', time)
-  local answer = { time, 0 }
-  for _, site in ipairs(call('SMEMBERS', base .. 'stop:' .. agent)) do
-    answer[#answer + 1] = site
+  local answer = { time, 0, 0 }
+  for i, kind in ipairs({ 'stop:', 'suspend:', 'given:' }) do
+    local names = call('SMEMBERS', base .. kind .. agent)
+    if i < 3 then answer[i + 1] = #names end
+    for _, site in ipairs(names) do
+      answer[#answer + 1] = site
+    end
   end
-  answer[2] = #answer - 2
-  for _, site in ipairs(call('SMEMBERS', base .. 'suspend:' .. agent)) do
-    answer[#answer + 1] = site
-  end
+  -- Where this answer is lost, the holder finds the paths when it ends the site.
+  call('UNLINK', base .. 'given:' .. agent)
   return answer
 end
 
@@ -430,7 +494,7 @@ function operations.part(agent)
   for _, site in ipairs(call('HKEYS', base .. 'held:' .. agent)) do
     take_from(agent, site, time)
   end
-  local about = { 'held:', 'agent:', 'stop:', 'suspend:' }
+  local about = { 'held:', 'agent:', 'stop:', 'suspend:', 'given:' }
   for _, kind in ipairs(about) do
     call('UNLINK', base .. kind .. agent)
   end
@@ -439,9 +503,9 @@ function operations.part(agent)
   return 0
 end
 
--- most sites (0: no limit), again ('1': finished ones are walked anew), then per site: name, record (JSON) or '',
--- paths (newline-separated) or '' for the root -> per site 1 new, 0 known, 2 walked anew, -1 refused by the limit.
-function operations.discover(most, anew)
+-- most sites (0: no limit), again ('1': finished ones are walked again), then per site: name, record (JSON) or '',
+-- paths (an entry) or '' for the root -> per site 1 new, 0 known, 2 walked again, -1 refused by the limit.
+function operations.discover(most, again_)
   local answer = {}
   local known = tonumber(call('HGET', count, 'added') or 0)
   local time = now()
@@ -454,25 +518,54 @@ function operations.discover(most, anew)
       verdict = (most > 0 and known >= most) and -1 or 1
       if verdict == 1 then
         known = known + 1
-        write(site, { state = 'w', address = '-' })
-        call('RPUSH', base .. 'fresh', site)
+        begin(site, paths)
         enrol(site, time)
-        add('waiting', 1)
-        add('added', 1)
         tell(record)
       end
-    elseif old.state == 'f' and anew == '1' then
+    elseif old.state == 'f' and again_ == '1' then
       verdict = 2
       alter(site, old, function(r)
         r.state = 'w'
         undo(r)
       end)
       call('RPUSH', base .. 'fresh', site)
+      if paths ~= '' then
+        if not names_root(paths) then call('SADD', base .. 'rootless', site) end
+        give(site, old, paths, true)
+      end
+    else
+      receive(site, old, paths, 0)
     end
-    local ended = old and (old.state == 'f' or old.state == 'a' or old.state == 'b')
-    local begins = verdict > 0
-    if verdict >= 0 and not ended and not (begins and paths == '') then give(site, paths, begins) end
     answer[#answer + 1] = verdict
+  end
+  return answer
+end
+
+-- most sites (0: no limit), then per entry: site, record (JSON) of a site that is new or '' (such a site is left out), '1'
+-- if a new one begins with its root too, paths
+-- -> per entry 1 new, 0 known, -1 refused by the limit, -2 nothing of the site is loaded, -3 too many wait.
+function operations.offer(most)
+  local answer = {}
+  local known = tonumber(call('HGET', count, 'added') or 0)
+  local time = now()
+  most = tonumber(most)
+  for i = 3, #ARGV, 4 do
+    local site, record, root, paths = unpack(ARGV, i, i + 3)
+    local old = read(site)
+    if old then
+      answer[#answer + 1] = receive(site, old, paths, MOST_OFFERED)
+    elseif record == '' then
+      answer[#answer + 1] = -2
+    elseif most > 0 and known >= most then
+      answer[#answer + 1] = -1
+    else
+      known = known + 1
+      begin(site, paths)
+      if root == '1' and call('SREM', base .. 'rootless', site) == 1 then call('LPUSH', base .. 'paths:' .. site, '/') end
+      enrol(site, time)
+      tell(record)
+      answer[#answer + 1] = 1
+    end
   end
   return answer
 end
@@ -615,15 +708,16 @@ end
 
 -- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
 -- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
--- not be asked (ms; 0: none), its URLs done/known ('' leaves what is there), number of records, then per record JSON and links
+-- not be asked (ms; 0: none), its URLs done/known ('' leaves what is there), how many entries of paths the delta has taken
+-- in, number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
 function operations.publish(agent)
   local answer = {}
   local i = 3
   while i <= #ARGV do
-    local site, token, seq, delta, fold, root, delay, rests_until, progress, n = unpack(ARGV, i, i + 9)
+    local site, token, seq, delta, fold, root, delay, rests_until, progress, taken, n = unpack(ARGV, i, i + 10)
     n = tonumber(n)
-    i = i + 10
+    i = i + 11
     local holds, last, _, _, done, known = holding(agent, site)
     local verdict = 'OK'
     if holds ~= token then
@@ -642,6 +736,7 @@ function operations.publish(agent)
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
+      if taken ~= '0' then call('LTRIM', base .. 'paths:' .. site, taken, -1) end
       if progress == '' then progress = done .. '/' .. known end
       call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until, progress }, ' '))
     end
@@ -662,8 +757,8 @@ local endings = { finished = 'f', alias = 'a' }
 
 -- agent, site, token, how (finished, alias, returned, suspended, parked, later), due (ms, for later and returned; 0: at
 -- once), detail (paths seen for finished, the address for parked, the first site for alias), reason or '', record
--- (JSON) or '', URLs of the site known (0: the record keeps what it has), how many of them are done, and for another
--- work than loading the time before which nobody may ask the site (ms; 0: none)
+-- (JSON) or '', URLs of the site known (0: the record keeps what it has), how many of them are done, and the time before
+-- which nobody may ask the site (ms; 0: none)
 -- -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
 function operations.leave(agent, site, token, how, due, detail, reason, report, known, done, rests)
   local record = own(site, token, agent)
@@ -683,6 +778,7 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
     if tonumber(rests) > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
     return 1
   end
+  if how == 'finished' and tonumber(rests) > now() then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
   if endings[how] then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
   alter(site, record, function(r)
     let_go(r)
@@ -737,20 +833,6 @@ function operations.plan_work(site, work, due)
   return 1
 end
 
--- site, paths (newline-separated) that another work than loading found -> 1; 0 where nobody will load them (blocked, an
--- alias, not known). A site that is being loaded is given them; one that is finished waits until it is opened again.
-function operations.offer(site, paths)
-  local record = read(site)
-  if not record or record.state == 'b' or record.state == 'a' then return 0 end
-  if record.state == 'f' then
-    call('RPUSH', base .. 'offered:' .. site, paths)
-    call('SADD', base .. 'reopen', site)
-  else
-    give(site, paths, false)
-  end
-  return 1
-end
-
 -- site, work, packet -> 1 packed; 0 not: the site is not known, or in hand for this very work.
 function operations.pack(site, work, packet)
   local record = read(site)
@@ -780,22 +862,55 @@ function operations.release(site, work, due)
   return 1
 end
 
--- site, checkpoint ('' where nothing of it is to be loaded), entries of its offered paths that are in it
--- -> 1 opened, or there was nothing to open; 0: it is not finished, and will be opened when it is.
-function operations.reopen(site, checkpoint, taken)
-  local record = read(site)
-  if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then return 0 end
-  if not record or record.state ~= 'f' or checkpoint == '' then
-    call('UNLINK', base .. 'offered:' .. site)
-    call('SREM', base .. 'reopen', site)
-    return 1
+local function is_holder(lock, name, number)
+  return call('GET', base .. lock) == name .. ' ' .. number
+end
+
+-- coordinator, number, then per site: name, how many of its offered entries it has already -> 1. Of a site that is not
+-- finished any more these go to its frontier. Error LOST where the lock is another's.
+function operations.decide(coordinator, number)
+  if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
+  for i = 4, #ARGV, 2 do
+    local site, taken = ARGV[i], ARGV[i + 1]
+    local record = read(site)
+    if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then
+      hand_over(site, record, tonumber(taken))
+    elseif record and record.state == 'f' then
+      call('LTRIM', base .. 'offered:' .. site, taken, -1)
+    else
+      call('UNLINK', base .. 'offered:' .. site)
+    end
+    note_decided(site)
   end
-  call('LTRIM', base .. 'offered:' .. site, taken, -1)
-  if call('LLEN', base .. 'offered:' .. site) == 0 then call('SREM', base .. 'reopen', site) end
-  call('UNLINK', base .. 'checkpoint:' .. site)
-  call('RPUSH', base .. 'checkpoint:' .. site, checkpoint)
-  alter(site, record, function(r) r.state = 's' end)
-  if not record.paused then call('RPUSH', again('site'), site) end
+  return 1
+end
+
+-- coordinator, number, site, checkpoint ('' where nothing of it is to be loaded), entries of its offered paths that were
+-- looked at, and how often it had been noted that pages of it are to be loaded again
+-- -> 1 opened, or there was nothing to open; 0: it is not finished, and will be opened when it is. Error LOST.
+function operations.reopen(coordinator, number, site, checkpoint, taken, noted)
+  if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
+  local record = read(site)
+  if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then
+    hand_over(site, record, tonumber(taken))
+    note_decided(site)
+    return 0
+  end
+  -- What was noted since the tables were read is not in the checkpoint.
+  if call('HGET', base .. 'reopen', site) == noted then call('HDEL', base .. 'reopen', site) end
+  if not record or record.state ~= 'f' then
+    call('UNLINK', base .. 'offered:' .. site)
+    call('HDEL', base .. 'reopen', site)
+  elseif checkpoint == '' then
+    call('LTRIM', base .. 'offered:' .. site, taken, -1)
+  else
+    call('UNLINK', base .. 'checkpoint:' .. site)
+    call('RPUSH', base .. 'checkpoint:' .. site, checkpoint)
+    alter(site, record, function(r) r.state = 's' end)
+    hand_over(site, record, tonumber(taken))
+    if not record.paused then call('RPUSH', again('site'), site) end
+  end
+  note_decided(site)
   return 1
 end
 
@@ -836,7 +951,8 @@ function operations.order(site, order, reason, report)
     return before
   end
   if order == 'block' then call('ZREM', base .. 'wake:site', site) end
-  if reason ~= '' then call('HSET', base .. 'why', site, reason) end
+  -- Of an alias it says which site it stands for.
+  if reason ~= '' and record.state ~= 'a' then call('HSET', base .. 'why', site, reason) end
   if record.agent then
     call('SADD', base .. 'stop:' .. record.agent, site)
   elseif order == 'block' then
@@ -873,7 +989,9 @@ function operations.forget(site, report, ...)
   call('SREM', base .. 'parked', site)
   call('HDEL', bucket(site), site)
   call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site, base .. 'visit:' .. site, base .. 'offered:' .. site)
-  call('SREM', base .. 'reopen', site)
+  call('SREM', base .. 'undecided', site)
+  call('SREM', base .. 'rootless', site)
+  call('HDEL', base .. 'reopen', site)
   call('HDEL', base .. 'why', site)
   call('HDEL', base .. 'budget', site)
   call('HDEL', base .. 'permits', site)
@@ -903,23 +1021,19 @@ function operations.restore()
   return new
 end
 
--- planner, ms -> a fencing number while this planner holds the lock, else 0. Asked again it holds on.
-function operations.plan(planner, ms)
-  local name, number = string.match(call('GET', base .. 'planner') or '', '^(%S+) (%S+)$')
-  if name and name ~= planner then return 0 end
-  if not name then number = call('HINCRBY', count, 'plan', 1) end
-  call('SET', base .. 'planner', planner .. ' ' .. number, 'PX', ms)
+-- lock (planner, opener), holder, ms -> a fencing number while this holder has the lock, else 0. Asked again it holds on.
+function operations.lock(lock, holder, ms)
+  local name, number = string.match(call('GET', base .. lock) or '', '^(%S+) (%S+)$')
+  if name and name ~= holder then return 0 end
+  if not name then number = call('HINCRBY', count, 'locks', 1) end
+  call('SET', base .. lock, holder .. ' ' .. number, 'PX', ms)
   return tonumber(number)
-end
-
-local function is_planner(planner, number)
-  return call('GET', base .. 'planner') == planner .. ' ' .. number
 end
 
 -- planner, number, list (hour or probe), hour, seconds that it is kept, '1' if it is to be cleared first, names …
 -- -> length of the list; error LOST where the lock is another's.
 function operations.fill(planner, number, list, hour, seconds, anew)
-  if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
+  if not is_holder('planner', planner, number) then return redis.error_reply('LOST ' .. planner) end
   local key = base .. list .. ':' .. hour
   if anew == '1' then call('UNLINK', key) end
   for i = 8, #ARGV, 1000 do
@@ -931,7 +1045,7 @@ end
 
 -- planner, number, hour -> 1. The hour's plan is whole; error LOST where the lock is another's.
 function operations.planned(planner, number, hour)
-  if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
+  if not is_holder('planner', planner, number) then return redis.error_reply('LOST ' .. planner) end
   call('HSET', count, 'planned', hour)
   return 1
 end
@@ -939,7 +1053,7 @@ end
 -- planner, number, sites … -> how many of them are held for loading; their holders are told with their next renewal.
 -- Error LOST where the lock is another's.
 function operations.suspend(planner, number)
-  if not is_planner(planner, number) then return redis.error_reply('LOST ' .. planner) end
+  if not is_holder('planner', planner, number) then return redis.error_reply('LOST ' .. planner) end
   local told = 0
   for i = 4, #ARGV do
     local record = read(ARGV[i])

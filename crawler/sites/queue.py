@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha1
@@ -33,6 +34,8 @@ from crawler.sites import connection
 # unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
 Ending = Literal["finished", "alias", "returned", "suspended", "later", "parked"]
 Order = Literal["pause", "resume", "block"]
+# What one process at a time does: plan the hours, and open finished sites again.
+Lock = Literal["planner", "opener"]
 # Lists that the planner writes for an hour: sites in their order, and sites to be probed.
 Listed = Literal["hour", "probe"]
 # What a site of a lost queue may have been; an unfinished one waits.
@@ -53,6 +56,8 @@ HELD_UP_MS = 4_000_000_000_000
 # Keys looked at by one step of a scan, and buckets of sites' records (16 sites each, of a million) read in one go: a
 # millisecond or two of the server's time.
 SCAN_KEYS, READ_BUCKETS = 2_000, 512
+# Depth of an entry's paths, and how many redirects led to them.
+_ENTRY_HEAD = re.compile(r"(\d{1,9}) (\d{1,9})")
 # No process of any system has a larger number.
 MOST_PID = 2**31 - 1
 STATES = {
@@ -74,8 +79,8 @@ class StaleLeaseError(Exception):
     """The token is not the site's: another agent may hold it now. Drop the frontier."""
 
 
-class PlanLostError(Exception):
-    """Another planner holds the lock."""
+class LockLostError(Exception):
+    """Another process holds the lock."""
 
 
 class BrokenRecordError(ValueError):
@@ -98,11 +103,12 @@ class Leased(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """What a renewal tells: the server's clock in ms, and the sites to give back."""
+    """What a renewal tells: the server's clock in ms, the sites to give back, and those that were given paths."""
 
     server_ms: int
     stop: list[str]  # by the operator's order
     suspend: list[str]  # by the plan: others are worth more at this hour
+    given: Sequence[str] = ()  # paths were given for them from outside: read `given`
 
 
 class Hand(NamedTuple):
@@ -124,6 +130,45 @@ class Newcomer(NamedTuple):
     paths: tuple[str, ...] = ()
 
 
+class Offer(NamedTuple):
+    """Paths for a site from outside of it, all at one depth and behind as many redirects."""
+
+    site: str
+    paths: Sequence[str]
+    depth: int = 0
+    redirects: int = 0
+    record: bytes = (
+        b""  # for the tables (JSON) if the site is new; empty: a site that is not known is left out
+    )
+    with_root: bool = False  # a new site begins with its root too
+
+    @property
+    def entry(self) -> str:
+        """As it stands in Redis; `read_entry` reads it."""
+        head = f"{self.depth} {self.redirects}\n" if self.depth or self.redirects else ""
+        return head + "\n".join(self.paths)
+
+
+class Given(NamedTuple):
+    """What an entry of paths holds; `bad` are the words in it that are no path."""
+
+    paths: list[str]
+    depth: int = 0
+    redirects: int = 0
+    bad: Sequence[str] = ()
+
+
+def read_entry(entry: str) -> Given:
+    """One entry of paths that came from outside of a site."""
+    depth = redirects = 0
+    words = entry.split("\n")
+    if head := _ENTRY_HEAD.fullmatch(words[0]):
+        depth, redirects = int(head[1]), int(head[2])
+        del words[0]
+    paths = [word for word in words if word.startswith("/")]
+    return Given(paths, depth, redirects, [word for word in words if not word.startswith("/")])
+
+
 class Delivery(NamedTuple):
     """What one site's holder publishes in one go; seq counts the deliveries of a lease from 1."""
 
@@ -140,6 +185,7 @@ class Delivery(NamedTuple):
     # How far the site is by now; None: as it was, since the work is not loading.
     known: int | None = 0  # of its URLs
     done: int = 0  # of these, have had their turn
+    given: int = 0  # entries of paths from outside that the delta has taken in: the server forgets them
 
 
 class HandedIn(NamedTuple):
@@ -245,11 +291,13 @@ class SiteQueue:
 
     async def renew(self, agent: str, pages: int) -> Renewed:
         """Keep all leases of `agent` for another lease time."""
-        server_ms, stopped, *sites = await self._call("renew", agent, self._lease_ms, pages)
+        server_ms, stopped, suspended, *sites = await self._call("renew", agent, self._lease_ms, pages)
+        behind = stopped + suspended
         return Renewed(
             server_ms,
             _texts(f"{self._base}stop:{agent}", sites[:stopped]),
-            _texts(f"{self._base}suspend:{agent}", sites[stopped:]),
+            _texts(f"{self._base}suspend:{agent}", sites[stopped:behind]),
+            _texts(f"{self._base}given:{agent}", sites[behind:]),
         )
 
     async def part(self, agent: str) -> None:
@@ -313,7 +361,7 @@ class SiteQueue:
         return bool(await self._call("locate", agent, leased.site, leased.token, address, *self._places))
 
     async def checkpoint(self, site: str) -> tuple[list[bytes], list[str], int | None]:
-        """The journal entries of a site in order, the paths given for it from outside, its own page budget.
+        """The journal entries of a site in order, the entries of paths given for it from outside, its own page budget.
 
         BrokenRecordError for a budget that is none.
         """
@@ -326,13 +374,18 @@ class SiteQueue:
         given = [path.decode(errors="replace") for path in paths]
         return entries, given, self._pages_of(site, budget)
 
+    async def given(self, site: str, start: int) -> list[str]:
+        """The entries of paths given for a site from outside, from the `start`th on: `read_entry` reads each."""
+        entries = await self._client.lrange(f"{self._base}paths:{site}", start, -1)
+        return [entry.decode(errors="replace") for entry in entries]
+
     async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Published]:
         """Records into the stream and the journal with them, per site all or nothing."""
         parts: list[bytes | str | int] = []
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
             progress = "" if one.known is None else f"{one.done}/{one.known}"
-            parts += (one.delay_ms, one.until_ms, progress, len(one.records))
+            parts += (one.delay_ms, one.until_ms, progress, one.given, len(one.records))
             for record, links in one.records:
                 parts += (record, links)
         replies = await self._call("publish", agent, *parts)
@@ -358,8 +411,8 @@ class SiteQueue:
         `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
         `alias` the site that came first. `reason` is shown for a site that is due later. The site's record keeps how
         many of its URLs are `known` (0: what it said before stays) and `done`; an alias has none of its own. Of another
-        work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. Nobody asks the
-        site before `rests_until_ms`.
+        work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. No agent asks the
+        site before `rests_until_ms`; for loading this holds for `finished` alone, the others have `due_ms`.
         """
         last = detail if detail != "" else 0
         lease = (agent, leased.site, leased.token)
@@ -437,8 +490,10 @@ class SiteQueue:
     ) -> list[int]:
         """Queue sites: per site 1 new, 0 known, 2 finished before and walked `again`, -1 refused by `max_sites`.
 
-        `max_sites` 0 means no limit. Paths given for a site that is known come to its frontier, unless it is finished,
-        blocked or an alias. Idempotent but for `again`, and a path given twice is kept twice.
+        `max_sites` 0 means no limit. Paths given for a site that is known come to its frontier; a finished site is
+        opened for those that it does not have, once a coordinator has looked (`to_decide`). Those of an alias go to the
+        site that it stands for, those of a blocked site nowhere. Idempotent but for `again`; a path that is given twice
+        is fetched once.
         """
         answers: list[int] = []
         for start in range(0, len(newcomers), DISCOVER_BATCH):
@@ -452,9 +507,19 @@ class SiteQueue:
         """Let a work fall due for a site; False: the site is not known."""
         return bool(await self._call("plan_work", site, work, due_ms))
 
-    async def offer(self, site: str, paths: Sequence[str]) -> bool:
-        """Paths that another work than loading found on a site; False: nobody will load them."""
-        return bool(await self._call("offer", site, "\n".join(paths)))
+    async def offer(self, offers: Sequence[Offer], max_sites: int = 0) -> list[int]:
+        """Paths that were found outside of their site, as `discover` takes them.
+
+        Per offer 1 the site is new, 0 known, -1 refused by `max_sites`, -2 nothing of the site will be loaded, -3 too
+        many such entries wait for the site.
+        """
+        answers: list[int] = []
+        for start in range(0, len(offers), DISCOVER_BATCH):
+            parts: list[bytes | str | int] = []
+            for one in offers[start : start + DISCOVER_BATCH]:
+                parts += (one.site, one.record, int(one.with_root), one.entry)
+            answers += await self._call("offer", max_sites, *parts)
+        return answers
 
     async def pack(self, site: str, work: Work, packet: bytes) -> bool:
         """What is to be asked of a site by whoever leases it for this work next; False: it is in hand for just that."""
@@ -518,27 +583,63 @@ class SiteQueue:
         oldest = await self._client.xrange(f"{self._base}results", count=1)
         return int(oldest[0][0].partition(b"-")[0]) if oldest else None
 
-    async def to_reopen(self, most: int) -> list[str]:
-        """Up to `most` of the sites that have something to load again."""
+    async def to_reopen(self, most: int) -> dict[str, int]:
+        """Up to `most` of the sites with pages to load again, and how often that was noted of each."""
         key = f"{self._base}reopen"
+        # Unlike HSCAN this takes no note of how many there are.
+        flat = await self._client.execute_command("HRANDFIELD", key, most, "WITHVALUES")
+        pairs = flat if flat and isinstance(flat[0], list) else zip(flat[::2], flat[1::2], strict=True)
+        return {_text(key, site): _whole(key, _shown(site), noted) for site, noted in pairs}
+
+    async def to_decide(self, most: int) -> list[str]:
+        """Up to `most` of the finished sites to which paths were offered that nothing has been decided of yet."""
+        key = f"{self._base}undecided"
         return _texts(key, await self._client.srandmember(key, most))
 
-    async def reopening(self) -> int:
-        """How many sites have something to load again, once a coordinator has opened them."""
-        return int(await self._client.scard(f"{self._base}reopen"))
+    async def undecided(self) -> int:
+        """How many finished sites wait for a coordinator that decides whether something of them is to be loaded."""
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.hlen(f"{self._base}reopen")
+        pipeline.scard(f"{self._base}undecided")
+        return sum(await pipeline.execute())
 
-    async def offered(self, site: str) -> tuple[list[str], int]:
-        """The paths that were offered of a finished site, and the number of entries that they stand in."""
-        entries = await self._client.lrange(f"{self._base}offered:{site}", 0, -1)
-        paths = [path for entry in entries for path in entry.decode(errors="replace").split("\n")]
-        return paths, len(entries)
+    async def offered(self, sites: Sequence[str]) -> list[list[str]]:
+        """The entries of paths that were offered to each of these finished sites: `read_entry` reads each."""
+        pipeline = self._client.pipeline(transaction=False)
+        for site in sites:
+            pipeline.lrange(f"{self._base}offered:{site}", 0, -1)
+        return [[entry.decode(errors="replace") for entry in entries] for entries in await pipeline.execute()]
 
-    async def reopen(self, site: str, checkpoint: bytes, taken: int) -> bool:
+    async def decide(self, opener: str, number: int, known: Mapping[str, int]) -> None:
+        """Of these sites so many offered entries hold nothing new. LockLostError where the lock is another's."""
+        if known:
+            parts = itertools.chain.from_iterable(known.items())
+            await self._call("decide", opener, number, *parts)
+
+    async def reopen(
+        self, opener: str, number: int, site: str, checkpoint: bytes, taken: int, noted: int = 0
+    ) -> bool:
         """Open a finished site again, to be gone on with from here; False: it is not finished.
 
-        `taken`: entries of offered paths that are in the checkpoint. Without one there is nothing to load after all.
+        `taken`: offered entries that go to its frontier. Without a checkpoint there is nothing to load after all.
+        `noted`: as `to_reopen` said; what was noted since keeps the site there. LockLostError as `decide`.
         """
-        return bool(await self._call("reopen", site, checkpoint, taken))
+        return bool(await self._call("reopen", opener, number, site, checkpoint, taken, noted))
+
+    async def note_moved(self, moved: Mapping[str, str]) -> None:
+        """Seeds of these sites redirect to those sites, which are walked again with them."""
+        if moved:
+            await self._client.hset(f"{self._base}moved", mapping=dict(moved))
+
+    async def moved(self, sites: Sequence[str]) -> list[str]:
+        """Where seeds of these sites are known to redirect to."""
+        key = f"{self._base}moved"
+        return _texts(key, filter(None, await self._client.hmget(key, sites))) if sites else []
+
+    async def note_rootless(self, sites: Sequence[str]) -> None:
+        """The roots of these sites were never asked for: they began with other pages."""
+        if sites:
+            await self._client.sadd(f"{self._base}rootless", *sites)
 
     async def due_now(self, work: Work, *, unpacked: bool = False) -> int:
         """How many sites a work has to do with by now, paused ones and those in another's hand among them.
@@ -549,8 +650,10 @@ class SiteQueue:
 
     async def plan_reopening(self, sites: Sequence[str]) -> None:
         """These sites have something to load again: once they are finished they are opened for it."""
-        if sites:
-            await self._client.sadd(f"{self._base}reopen", *sites)
+        pipeline = self._client.pipeline(transaction=False)
+        for site in sites:
+            pipeline.hincrby(f"{self._base}reopen", site, 1)
+        await pipeline.execute()
 
     async def order(self, site: str, order: Order, reason: str = "", *, record: bytes = b"") -> str | None:
         """What the operator wants of a site; its state before, None where it is not known.
@@ -606,14 +709,14 @@ class SiteQueue:
 
     # --- the plan ---
 
-    async def plan(self, planner: str, seconds: float) -> int:
-        """A fencing number while `planner` holds the planner's lock; 0: another one does."""
-        return int(await self._call("plan", planner, int(seconds * 1000)))
+    async def lock(self, lock: Lock, holder: str, seconds: float) -> int:
+        """A fencing number while `holder` has this lock; 0: another one does."""
+        return int(await self._call("lock", lock, holder, int(seconds * 1000)))
 
     async def fill(
         self, planner: str, number: int, hour: int, names: Sequence[str], *, lists: Listed = "hour"
     ) -> int:
-        """Write an hour's list anew, in order; its length. PlanLostError where the lock is another's."""
+        """Write an hour's list anew, in order; its length. LockLostError where the lock is another's."""
         length = 0
         # Kept through the next hour, so that a planner that comes late finds no slot idle.
         seconds = math.ceil(2 * self._hour_seconds) + 60
@@ -625,7 +728,7 @@ class SiteQueue:
     async def suspend(self, planner: str, number: int, sites: Sequence[str]) -> int:
         """Have these sites given back by their holders, to be gone on with when their turn comes; how many are held.
 
-        PlanLostError where the lock is another's.
+        LockLostError where the lock is another's.
         """
         told = 0
         for start in range(0, len(sites), FILL_BATCH):
@@ -633,7 +736,7 @@ class SiteQueue:
         return told
 
     async def tell_planned(self, planner: str, number: int, hour: int) -> None:
-        """The hour's plan is whole, whatever becomes of its planner. PlanLostError where the lock is another's."""
+        """The hour's plan is whole, whatever becomes of its planner. LockLostError where the lock is another's."""
         await self._call("planned", planner, number, hour)
 
     async def planned_hour(self) -> int | None:
@@ -762,14 +865,16 @@ class SiteQueue:
         pipeline.hget(f"{self._base}budget", site)
         pipeline.llen(f"{self._base}checkpoint:{site}")
         pipeline.llen(f"{self._base}paths:{site}")
+        pipeline.llen(f"{self._base}offered:{site}")
         for work in WORKS:
             pipeline.zscore(f"{self._base}wake:{work}", site)
-        why, budget, entries, paths, *due = await pipeline.execute()
+        why, budget, entries, paths, offered, *due = await pipeline.execute()
         return {
             "why": (why or b"").decode(errors="replace"),
             "budget": self._pages_of(site, budget),
             "journal_entries": entries,
             "paths_given": paths,
+            "paths_offered": offered,
             "due_ms": {work: int(when) for work, when in zip(WORKS, due, strict=True) if when is not None},
         }
 
@@ -871,7 +976,7 @@ class SiteQueue:
         if word == "BROKEN":
             key, site, *_ = about.split(" ")
             return BrokenRecordError(key, _found(site, await self._client.hget(key, site) or b""))
-        kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": PlanLostError}
+        kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": LockLostError}
         return kinds[word](about) if word in kinds else error
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 
+# Before the host of a seed, among the registrable domains of all seeds: no name of a host begins so.
+_SEED = "="
+
+
 class Scope:
     """The limits of one crawl."""
 
@@ -26,23 +30,28 @@ class Scope:
         self._exclude = _patterns("SCOPE_EXCLUDE", options.scope_exclude)
         self._roots: set[str] = set()
 
-    @property
-    def discovers(self) -> bool:
-        """Whether sites found in links can belong to the crawl at all."""
-        return self.kind != "seeds"
-
-    def root(self, site: str) -> str:
-        """What a seed on this site adds to the scope; empty where its kind needs nothing."""
+    def roots_of(self, site: str) -> list[str]:
+        """What a seed on this site adds to the scope; nothing where its kind needs nothing."""
+        host = host_of(site)
         if self.kind == "host":
-            return host_of(site)
-        return _registrable(host_of(site)) if self.kind == "domain" else ""
+            return [host]
+        return [_registrable(host), _SEED + host] if self.kind == "domain" else []
 
-    def widen(self, roots: set[str]) -> None:
-        """Take in what seeds added."""
+    def widen(self, roots: set[str]) -> bool:
+        """Take in what seeds added; whether it was more than there was."""
+        before = len(self._roots)
         self._roots |= roots
+        return len(self._roots) > before
+
+    def is_of_a_seed(self, site: str) -> bool:
+        """Whether a seed names this site's host. Asked of a site in hand: with `seeds` all of those are seeds' own."""
+        if self.kind in ("host", "domain"):
+            host = host_of(site)
+            return (host if self.kind == "host" else _SEED + host) in self._roots
+        return self.kind == "seeds"
 
     def has_site(self, site: str) -> bool:
-        """Whether a site found in a link belongs to the crawl."""
+        """Whether a site found in a link belongs to the crawl. Not for `seeds`: there the queue knows (Offers)."""
         if self.kind == "any":
             return True
         if self.kind == "domain":

@@ -34,6 +34,7 @@ from crawler.store import due_times
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
 from crawler.store.hooks import Hooks
 from crawler.store.log_keeper import LogKeeper
+from crawler.store.reopening import Reopening
 from crawler.store.stream import Entry, ResultsStream, alive_key, heartbeat_key
 from crawler.store.thinning import Thinning, histories
 from crawler.store.writing import Letter, Stored, bury, store
@@ -91,6 +92,7 @@ class Coordinator:
         self._pulse = _Pulse(self._client, options.key_prefix, self.name)
         self._hooks = Hooks(self._client, options, self.name)
         self._thinning = Thinning(self._client, options.key_prefix, self.name, histories(options))
+        self._reopening = Reopening(settings, options, self.name)
 
     @property
     def written(self) -> int:
@@ -123,6 +125,7 @@ class Coordinator:
 
     def _close(self) -> None:
         self._hooks.end()
+        self._reopening.close()
         self._database.dispose()
         with suppress(redis.RedisError):
             self._stream.close()
@@ -157,6 +160,7 @@ class Coordinator:
         assert self._log_keeper is not None
         with suppress(DatabaseAway, redis.RedisError):  # said where it is waited for, if it lasts
             self._log_keeper.look()
+            self._reopening.look(self._database)
             self._thinning.step(self._database, busy=busy)
 
     def _gather(self, stop: threading.Event) -> list[Entry]:

@@ -89,6 +89,6 @@ def tell(client: redis.Redis, prefix: str, options: Options, records: Iterable[R
         ms = int(options.status_interval_seconds * 1000)
         checks = {site: at + ms for site, at in due.seen.items()}
         pipe.zadd(f"{base}wake:status", checks, xx=True, gt=True)
-    if due.reopen:
-        pipe.sadd(f"{base}reopen", *due.reopen)
+    for site in due.reopen:
+        pipe.hincrby(f"{base}reopen", site, 1)
     pipe.execute()

@@ -7,8 +7,9 @@ for the person why something could not be done; RedisError and DatabaseError pas
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -21,7 +22,7 @@ from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.packing import PACKED, due_pages
 from crawler.store.reading import by_key
-from crawler.store.reopening import SENT_BACK, checkpoint_from_tables
+from crawler.store.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
 from crawler.store.writing import forget
 
@@ -145,12 +146,27 @@ async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Optio
         await queue.restore(fresh)
         # Of the others too: a rebuild that died may have come no further with them.
         await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
-        await queue.widen_scope(scope.root(one.site) for one, source in batch if source == SEED)
+        seeds = [one.site for one, source in batch if source == SEED or source.startswith(records.MOVED)]
+        await queue.widen_scope(chain.from_iterable(map(scope.roots_of, seeds)))
+        await queue.note_moved(
+            {
+                source.removeprefix(records.MOVED): one.site
+                for one, source in batch
+                if source.startswith(records.MOVED)
+            }
+        )
+        await queue.note_rootless(_rootless(engine, fresh))
         _count(counts, fresh)
         counts["known"] += len(known)
     for dues in _status_dues(engine, options.status_interval_seconds):
         await queue.fall_due("status", dues)
     return counts
+
+
+def _rootless(engine: Engine, restored: Sequence[Restored]) -> list[str]:
+    """Those of the sites whose root was never asked for."""
+    roots = {one.site: {"/"} for one in restored if one.known}
+    return [site for site, unknown in unknown_of(engine, roots).items() if unknown]
 
 
 async def _restore_works(queue: SiteQueue, engine: Engine, names: list[str], options: Options) -> None:
@@ -232,7 +248,7 @@ async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored) -> Restor
 
     Given before the site itself: a rebuild that dies half way is simply run again.
     """
-    checkpoint = checkpoint_from_tables(engine, one.site, anew=True) if one.state == "waiting" else None
+    checkpoint = checkpoint_from_tables(engine, one.site, again=True) if one.state == "waiting" else None
     if checkpoint is None:
         return one
     await queue.give_checkpoint(one.site, checkpoint)

@@ -1,4 +1,4 @@
-"""What recheck and revive ask, packed for the agents shortly before it is due; and sites that are opened again.
+"""What recheck and revive ask, packed for the agents shortly before it is due.
 
 A part of the planner's process, so that writing never waits for it; of all that run, the one with the planner's lock
 packs. It reads the tables, agents never do. Nothing is asked by what the tables do not have yet: a site is packed once
@@ -22,7 +22,6 @@ from crawler.recrawl import account as accounts
 from crawler.sites.asking import DIGEST_BYTES, AskedPage, Asking, pack
 from crawler.sites.canonical import path_of
 from crawler.store.database import check_version, open_database, transaction
-from crawler.store.reopening import checkpoint_from_tables
 from crawler.store.tables import pages
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Packer:
 
     async def look(self) -> float:
         """Pack what is due; seconds until it is worth looking again."""
-        if not await self._queue.plan(self._name, LOCK_SECONDS) or not self._opened():
+        if not await self._queue.lock("planner", self._name, LOCK_SECONDS) or not self._opened():
             return LOOK_SECONDS
         if not self._began:
             for work in PACKED:
@@ -82,8 +81,6 @@ class Packer:
                     packed += await self._pack(site, work, now_ms)
                 elif await self._in_budget():
                     packed += await self._pack_chosen(site, now_ms)
-        for site in await self._stored("reopen", await self._queue.to_reopen(SITES_AT_A_TIME)):
-            await self._reopen(site)
         return 0.0 if packed else LOOK_SECONDS
 
     def _opened(self) -> bool:
@@ -163,14 +160,6 @@ class Packer:
         seconds = self._options.hour_seconds
         load = int(self._loads.hours([site], int(now // seconds), seconds).load[0, 0])
         return 1.0 if load == UNKNOWN else min(FULL / max(FULL - load, 1), DEAREST)
-
-    async def _reopen(self, site: str) -> None:
-        assert self._engine is not None
-        offered, many = await self._queue.offered(site)
-        checkpoint = await asyncio.to_thread(checkpoint_from_tables, self._engine, site, offered)
-        opened = await self._queue.reopen(site, checkpoint or b"", many)
-        if opened and checkpoint:
-            logger.info("%s is opened again: pages of it are to be loaded", site)
 
 
 def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: int) -> Asking:

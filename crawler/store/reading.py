@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from sqlalchemy import Column, Engine, Select, Table, func, select
 
+from crawler.records import MOVED
 from crawler.store.database import transaction
 from crawler.store.tables import FINISHED, dead_letters, fetches, pages, sites
 
@@ -72,6 +73,15 @@ def summary(engine: Engine) -> Summary:
         last_fetch=max(found.times, default=None),
         dead_letters=letters,
     )
+
+
+def moved(engine: Engine) -> dict[str, str]:
+    """Sites of seeds that redirect, and the sites that belong to the crawl since they led there."""
+    asked = (
+        select(sites.c.source, sites.c.site).where(sites.c.source.startswith(MOVED)).order_by(sites.c.site)
+    )
+    with transaction(engine) as connection:
+        return {source.removeprefix(MOVED): site for source, site in connection.execute(asked)}
 
 
 def turns_since(engine: Engine, since_ms: int) -> Turns:

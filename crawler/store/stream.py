@@ -41,13 +41,12 @@ def sites_wait(client: redis.Redis, prefix: str) -> bool:
 
 
 def works_wait(client: redis.Redis, prefix: str) -> bool:
-    """Whether something is to be packed soon for a work beside loading, or a site to be opened again."""
+    """Whether something is to be packed soon for another work than loading."""
     base, soon_ms = f"{prefix}:{{0}}:", (time.time() + SOON_SECONDS) * 1000
     pipe = client.pipeline(transaction=False)
     for work in ("recheck", "revive"):
         pipe.zcount(f"{base}wake:{work}", 0, soon_ms)
         pipe.exists(f"{base}again:{work}")
-    pipe.exists(f"{base}reopen")
     return any(pipe.execute())
 
 

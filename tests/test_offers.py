@@ -1,0 +1,170 @@
+"""URLs of one site that come from outside of it: linked from other sites, redirected to, pushed. None is lost.
+
+Each case is a crawl as a user starts it; what counts is what the servers were asked for.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.crawling import Place
+from tests.servers import RunningServer, eventually
+from tests.small_site import Reply, Route, SmallSite, links, moved
+from tests.test_inlet import INLET, running
+
+LINKED = [f"/linked/{number}" for number in range(80)]
+OLD = [f"/old/{number}" for number in range(30)]
+NEW = [f"/new/{number}" for number in range(30)]
+
+
+def leaf(name: str) -> Reply:
+    """A page with words of its own that links to nothing."""
+    return Reply(200, {"Content-Type": "text/html"}, f"<p>{name}")
+
+
+def leaves(*names: str) -> dict[str, Route]:
+    return {name: leaf(name) for name in names}
+
+
+@contextmanager
+def sites(*webs: dict[str, Route], first: int = 1) -> Iterator[list[SmallSite]]:
+    """Sites with addresses of their own; a page may name another site as `{1}`, by its place."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(SmallSite({}, f"127.0.3.{first + place}")) for place in range(len(webs))
+        ]
+        names = [site.site for site in started]
+        for site, web in zip(started, webs, strict=True):
+            site.routes.update({path: placed(route, names) for path, route in web.items()})
+        yield started
+
+
+def placed(route: Route, names: list[str]) -> Route:
+    if not isinstance(route, Reply):
+        return route
+    fields = {name: value.format(*names) for name, value in route.fields.items()}
+    return route._replace(fields=fields, body=route.body.format(*names))
+
+
+def hub() -> tuple[dict[str, Route], dict[str, Route], dict[str, Route]]:
+    """A hub that links to pages of a second site, and a third that has moved there: none of it is linked elsewhere."""
+    return (
+        {"/": links(*(f"{{1}}{path}" for path in LINKED))},
+        {**leaves("/", *LINKED, *NEW)},
+        {"/": links(*OLD), **{old: moved(f"{{1}}{new}") for old, new in zip(OLD, NEW, strict=True)}},
+    )
+
+
+@pytest.mark.parametrize("scope", ["seeds", "any"])
+def test_pages_of_another_seed_are_fetched(place: Place, scope: str) -> None:
+    with sites(*hub()) as (first, second, third):
+        place.crawl([first.root, second.root, third.root], SCOPE=scope).succeeded()
+        assert set(second.pages) == {"/", *LINKED, *NEW}
+        assert set(second.pages.values()) == {1}
+        assert set(third.pages) == {"/", *OLD}
+    ledger = place.run("report", "ledger").succeeded()
+    assert "balanced" in ledger.out
+
+
+def test_of_a_new_site_every_linked_page_is_fetched(place: Place) -> None:
+    with sites(*hub()) as (first, second, _third):
+        place.crawl([first.root], SCOPE="any").succeeded()
+        assert set(second.pages) == {"/", *LINKED}
+
+
+def test_pages_of_a_finished_site_open_it_for_these_alone(place: Place) -> None:
+    """The hub is met when the site that it names is finished long since."""
+    with sites(
+        {"/": links("{1}/linked", "{1}/", "{1}/known")}, {"/": links("/known"), **leaves("/known", "/linked")}
+    ) as (
+        first,
+        second,
+    ):
+        place.crawl([second.root]).succeeded()
+        assert set(second.pages) == {"/", "/known"}
+        place.crawl([first.root]).succeeded()
+        assert second.pages == {"/": 1, "/known": 1, "/linked": 1}
+
+
+def test_links_to_known_pages_open_no_finished_site(place: Place) -> None:
+    webs: list[dict[str, Route]] = [
+        {
+            "/": links(
+                *(f"{{{other}}}/" for other in range(6)), "/a", *(f"{{{other}}}/a" for other in range(6))
+            ),
+            "/a": leaf(str(place_)),
+        }
+        for place_ in range(6)
+    ]
+    with sites(*webs) as found:
+        run = place.crawl([site.root for site in found]).succeeded()
+        for site in found:
+            assert site.pages == {"/": 1, "/a": 1}
+            assert site.paths.count("/robots.txt") == 1
+        assert "opened again" not in run.err
+
+
+def test_pushed_urls_of_a_finished_site_are_fetched(place: Place, valkey: RunningServer) -> None:
+    pushed = [f"/pushed/{number}" for number in range(300)]
+    with sites(leaves("/", *pushed)) as (site,), running(place, REDIS_URL=valkey.url) as (agent, _):
+        valkey.client.lpush(INLET, site.root)
+        eventually(lambda: place.stored() == {site.site: {site.root}}, "the site is finished")
+        for path in pushed:
+            valkey.client.lpush(INLET, site.site + path)
+        eventually(lambda: set(site.pages) == {"/", *pushed}, "every pushed page", 60)
+        assert set(site.pages.values()) == {1}
+        assert agent.process.poll() is None
+
+
+def test_seeds_of_known_sites_are_fetched_by_the_next_crawl(place: Place) -> None:
+    with sites(leaves("/", "/new", "/newer")) as (site,):
+        place.crawl([site.root]).succeeded()
+        place.run("seed", f"{site.root}new", site.root, ALLOW_PRIVATE_ADDRESSES="127.0.0.0/8").succeeded()
+        place.crawl([]).succeeded()
+        assert site.pages == {"/": 1, "/new": 1}
+        place.crawl([f"{site.root}newer", f"{site.root}new"]).succeeded()
+        assert site.pages == {"/": 1, "/new": 1, "/newer": 1}
+
+
+def test_where_a_seed_redirects_is_the_seed(place: Place) -> None:
+    with sites({"/": moved("{1}/")}, {"/": links("/a"), **leaves("/a")}) as (old, new):
+        run = place.crawl([old.root]).succeeded()
+        assert new.pages == {"/": 1, "/a": 1}
+        assert f"{old.site} redirects to {new.site}" in run.out
+        place.crawl([old.root], "--again").succeeded()
+        assert new.pages == {"/": 2, "/a": 2}
+
+
+def test_seeds_that_redirect_from_site_to_site_end(place: Place) -> None:
+    webs: list[dict[str, Route]] = [{"/": moved(f"{{{(number + 1) % 8}}}/")} for number in range(8)]
+    with sites(*webs) as found:
+        place.crawl([found[0].root], REDIRECT_MAX_TIMES=3).succeeded()
+        assert [len(site.pages) for site in found] == [1, 1, 1, 1, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("scope", ["host", "domain"])
+def test_a_redirect_of_a_page_that_is_no_seed_widens_nothing(place: Place, scope: str) -> None:
+    with sites({"/": links("/away"), "/away": moved("{1}/")}, leaves("/")) as (site, other):
+        place.crawl([site.root], SCOPE=scope).succeeded()
+        assert not other.pages
+
+
+def test_depth_counts_across_sites(place: Place) -> None:
+    second = {"/": leaf("root"), "/b": links("/c"), "/c": links("/d"), **leaves("/d")}
+    with sites({"/": links("{1}/b")}, second) as (first, other):
+        place.crawl([first.root, other.root], MAX_DEPTH=2).succeeded()
+        assert set(other.pages) == {"/", "/b", "/c"}
+
+
+def test_a_killed_agent_loses_no_offer(place: Place) -> None:
+    with sites(*hub()) as (first, second, third):
+        seeds = [first.root, second.root, third.root]
+        run = place.start_crawl(seeds, DOWNLOAD_DELAY=0.02)
+        eventually(lambda: len(second.log) > 20, "some pages")
+        run.end(signal.SIGKILL)
+        place.crawl(seeds).succeeded()
+        assert set(second.pages) == {"/", *LINKED, *NEW}
