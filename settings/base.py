@@ -31,7 +31,8 @@ START_URLS_KEY = "site:start_urls"
 # --- Which sites, which pages -----------------------------------------------------------------------------
 
 # What belongs to the crawl: `seeds` the seeds' own sites, `host` these hosts and all below them, `domain` their
-# registrable domains (example.co.uk), `any` whatever is found.
+# registrable domains (example.co.uk), `any` whatever is found. Links and redirects between sites that belong to it are
+# followed. A seed that redirects to another site (`http` to `https`, an old name to a new one) brings that site in.
 SCOPE = "seeds"
 # Regular expressions, one per line, searched in the URL: with any given, a page must match one of the first and
 # none of the second.
@@ -42,7 +43,8 @@ MAX_SITES = 0
 # How many pages of one site are fetched; 0: no limit. The bound that stops calendars and other traps. It bounds memory
 # too: of a site ten times as many URLs are known at most, and 10,000 at least.
 MAX_PAGES_PER_SITE = 10_000
-# Links from the first page of a site that are followed; 0: no limit.
+# Links from the first page of a site that are followed; 0: no limit. A page that a page of another site links to is one
+# deeper than that one.
 MAX_DEPTH = 0
 # Links of one page that are looked at; the rest is left. Keeps a hostile page from filling the frontier.
 MAX_LINKS_PER_PAGE = 5_000

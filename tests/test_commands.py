@@ -286,7 +286,7 @@ def test_a_file_that_is_missing_is_no_host(place: Place) -> None:
 def test_a_site_that_is_finished_stays_so_and_that_is_told(place: Place, farm: Farm) -> None:
     place.crawl(farm.seeds[:1]).succeeded()
     run = place.run("seed", f"{farm.site(0)}/more").succeeded()
-    assert "1 known before (finished ones stay so: --again walks them anew), 0 walked again" in run.out
+    assert "1 known before (their new pages are fetched; --again walks them again), 0 walked again" in run.out
 
 
 # --- Pipes ------------------------------------------------------------------------------------------------

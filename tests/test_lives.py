@@ -296,7 +296,9 @@ def test_a_site_is_opened_for_what_was_sent_back_and_for_what_is_new(kind: str, 
         loaded(1_000, "/d", depth=1, outcome="denied", status=-9, sha256=""),
     )
     assert checkpoint_from_tables(engine, SITE) is None
-    assert checkpoint_from_tables(engine, SITE, more=True) is not None, "there are new pages beside the known ones"
+    assert checkpoint_from_tables(engine, SITE, more=True) is not None, (
+        "there are new pages beside the known ones"
+    )
     put(engine, asked(2_000, "visited", "changed", "/a"))
     checkpoint = checkpoint_from_tables(engine, SITE)
     assert checkpoint is not None

@@ -63,7 +63,9 @@ def test_what_recheck_finds_is_loaded_by_the_next_crawl(place: Place, method: st
         for site in found:
             site.routes |= {"/": links("/a", "/b"), "/b": leaf("new"), "/a": leaf("and newer than before")}
         run = place.start_crawl([], "--when-idle", "wait", spider="recheck", **given)
-        eventually(lambda: all(min(site.pages["/"], site.pages["/a"]) >= 2 for site in found), "all are asked")
+        eventually(
+            lambda: all(min(site.pages["/"], site.pages["/a"]) >= 2 for site in found), "all are asked"
+        )
         run.end().succeeded()
         place.crawl([], RECHECK_INTERVAL_SECONDS=0).succeeded()
         for site in found:

@@ -465,11 +465,6 @@ class Agent:
             return True
         now_ms = int(self.session.server_time() * 1000)
         self._idle_since_ms = self._idle_since_ms or now_ms
-        if depth.coordinated:
-            # What recheck and revive found may be among the records that are not stored yet.
-            oldest_ms = await self.queue.oldest_record_ms() if depth.records else None
-            if oldest_ms is not None and oldest_ms <= self._idle_since_ms:
-                return True
         undecided = await self.queue.undecided()
         if undecided and not depth.coordinated and now_ms - self._idle_since_ms > COORDINATOR_SECONDS * 1000:
             self._give_up(

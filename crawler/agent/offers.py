@@ -54,6 +54,7 @@ class Offers:
         self._moved: dict[str, Offer] = {}  # site of a seed that redirects -> where to
         self._inside: set[str] = set()  # sites that belong to the crawl
         self._outside: set[str] = set()  # sites that do not, as far as is known
+        self._queued: set[str] = set()  # sites that the queue knew when something was offered to them
         self._offered = _Remembered(URLS_REMEMBERED)
         self._told_full: set[str] = set()
 
@@ -131,6 +132,7 @@ class Offers:
         if len(self._inside) + len(self._outside) > SITES_REMEMBERED:
             self._inside.clear()
             self._outside.clear()
+            self._queued.clear()
         allowed = [site for site in sites if self._seeding.may_visit(site)]
         if self._scope.kind == "seeds":
             for start in range(0, len(allowed), ASK_AT_A_TIME):
@@ -152,8 +154,10 @@ class Offers:
             if not inside:
                 del pending[site]
                 continue
-            record = self._author.numbered(records.SiteFound(site=site, found_at=now_ms(), source="link"))
-            with_root = self._scope.has_page(f"{site}/")
+            record, with_root = b"", False
+            if site not in self._queued:
+                record = self._author.numbered(records.SiteFound(site=site, found_at=now_ms(), source="link"))
+                with_root = self._scope.has_page(f"{site}/")
             by_way: dict[_Way, list[str]] = {}
             for path in inside:
                 by_way.setdefault(paths[path], []).append(path)
@@ -165,6 +169,10 @@ class Offers:
     def _note(self, offers: list[Offer], answers: list[int]) -> int:
         """Remember what was sent; how many sites are new."""
         for one, answer in zip(offers, answers, strict=True):
+            if answer >= 0:
+                self._queued.add(one.site)
+            elif answer == -2:
+                self._queued.discard(one.site)  # blocked, or forgotten: the next link may find it as new
             for path in one.paths:
                 self._offered.add((one.site, path))
             if answer == -3 and one.site not in self._told_full:

@@ -47,6 +47,7 @@ class Packed(NamedTuple):
     known: int | None  # of the site's URLs, by then; None: another work than loading does not say
     done: int  # of these, have had their turn
     given: int  # entries of paths from outside that the snapshot has
+    sends_back: bool  # the site is to be opened again for pages of the records
 
 
 @dataclass(eq=False, slots=True)
@@ -98,6 +99,7 @@ class Slot:
     next_due_ms: int = 0  # when the site is due for that again, server's time; 0: not by what is known
     # Links of its own that another work than loading found, with their depth, to be offered to loading.
     offers: dict[str, int] = field(default_factory=dict)
+    sends_back: bool = False  # pages of the records not yet packed are to be loaded again
     silent: int = 0  # straight failures to get an answer, in this lease
     given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
     probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
@@ -190,9 +192,9 @@ class Slot:
             delay_ms = int(self.delay * 1000)
             progress = (len(self.frontier) if self.loads else None, self.frontier.published)
             given = self.paths_seen if snapshot else 0
-            about = (self.root, delay_ms, self.rests_until_ms, *progress, given)
+            about = (self.root, delay_ms, self.rests_until_ms, *progress, given, self.sends_back)
             self.packed = Packed(self.seq, self.records, snapshot, fold, whole, *about)
-            self.records = []
+            self.records, self.sends_back = [], False
         return self.packed
 
     def seal(self, packed: Packed) -> Delivery:
@@ -212,6 +214,7 @@ class Slot:
             packed.known,
             packed.done,
             packed.given,
+            packed.sends_back,
         )
 
     def delivered(self) -> None:

@@ -25,7 +25,7 @@ class Command(LowtideCommand):
     def long_desc(self) -> str:
         return (
             "Add seeds from files, standard input (-) or the command line, or those that another crawler left in a "
-            "list, set or sorted set of Redis. Sites that are known stay as they are."
+            "list, set or sorted set of Redis. Of a site that is known, pages that are new are fetched."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -110,9 +110,9 @@ class Command(LowtideCommand):
         if as_json:
             print_json(added._asdict())
         else:
-            stay = " (finished ones stay so: --again walks them anew)"
+            more = " (their new pages are fetched; --again walks them again)"
             print(
-                f"{added.new} sites added, {added.known} known before{stay if added.known else ''}, "
+                f"{added.new} sites added, {added.known} known before{more if added.known else ''}, "
                 f"{added.again} walked again, {added.bad} lines left out"
             )
         return 0 if added.new + added.known + added.again else 1

@@ -17,7 +17,7 @@ from sqlalchemy import case, func, select
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.records import Page, RecordError, SiteEnded, decode, hash64
 from crawler.sites import connection
-from crawler.sites.queue import SiteQueue
+from crawler.sites.queue import SiteQueue, read_entry
 from crawler.store.database import transaction
 from crawler.store.joining import joined
 from crawler.store.reading import by_key
@@ -209,8 +209,10 @@ def _by_frontier(options: Options, entries: list[bytes], paths: list[str], budge
         frontier.restore(entries)
     except CheckpointError:
         frontier = Frontier(most, options.max_depth)
-    given = [path for some in paths for path in some.split("\n")]
-    frontier.add(given or ["/"], 0)
+    for given in map(read_entry, paths):
+        frontier.add(given.paths, given.depth)
+    if not frontier:
+        frontier.add(("/",), 0)
     return _Site(len(frontier), frontier.over_budget, frontier.pending, 0, frontier.published)
 
 

@@ -364,24 +364,17 @@ local function names_root(paths)
   return string.find('\n' .. paths .. '\n', '\n/\n', 1, true) ~= nil
 end
 
--- An entry for a site that is not finished; '' is the root alone. Without a list a site begins with its root, so the
--- first list must name it as well, unless a checkpoint has it or the site begins only now (`begins`). Its holder hears
--- of it with its next renewal.
+-- An entry for a site that is not finished. Without a list a site begins with its root, so the first list must name it
+-- as well, unless a checkpoint has it or the site begins only now (`begins`). Its holder hears of it with its next
+-- renewal.
 local function give(site, record, paths, begins)
   local key = base .. 'paths:' .. site
   if record.agent and record.work == 'site' then call('SADD', base .. 'given:' .. record.agent, site) end
-  if call('EXISTS', key) == 1 then
-    if paths ~= '' then
-      call('RPUSH', key, paths)
-    elseif not call('LPOS', key, '/') then
-      call('RPUSH', key, '/')
-    end
-  elseif paths ~= '' then
-    if not begins and not names_root(paths) and call('EXISTS', base .. 'checkpoint:' .. site) == 0 then
-      call('RPUSH', key, '/')
-    end
-    call('RPUSH', key, paths)
+  if call('RPUSHX', key, paths) > 0 then return end
+  if not begins and not names_root(paths) and call('EXISTS', base .. 'checkpoint:' .. site) == 0 then
+    call('RPUSH', key, '/')
   end
+  call('RPUSH', key, paths)
 end
 
 -- The site that stands for this one: an alias has none of its own pages.
@@ -407,15 +400,15 @@ end
 local function receive(site, record, paths, most)
   site, record = representative(site, record)
   if not record or record.state == 'b' or record.state == 'a' then return -2 end
-  if paths == '' or paths == '/' or string.find(paths, '^%d+ %d+\n/$') then
-    if call('SISMEMBER', base .. 'rootless', site) == 0 then return 0 end
-    paths = '/'
+  if paths == '' or names_root(paths) then
+    local has_root = call('SREM', base .. 'rootless', site) == 0
+    if paths == '' then paths = '/' end
+    if has_root and (paths == '/' or string.find(paths, '^%d+ %d+\n/$')) then return 0 end
   end
-  local list = (record.state == 'f' and 'offered:' or 'paths:') .. site
-  if most > 0 and call('LLEN', base .. list) >= most then return -3 end
-  if names_root(paths) then call('SREM', base .. 'rootless', site) end
+  local list = base .. (record.state == 'f' and 'offered:' or 'paths:') .. site
+  if most > 0 and call('LLEN', list) >= most then return -3 end
   if record.state == 'f' then
-    call('RPUSH', base .. list, paths)
+    call('RPUSH', list, paths)
     call('SADD', base .. 'undecided', site)
   else
     give(site, record, paths, false)
@@ -709,15 +702,15 @@ end
 -- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
 -- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
 -- not be asked (ms; 0: none), its URLs done/known ('' leaves what is there), how many entries of paths the delta has taken
--- in, number of records, then per record JSON and links
+-- in, '1' if its records send pages back to loading, number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
 function operations.publish(agent)
   local answer = {}
   local i = 3
   while i <= #ARGV do
-    local site, token, seq, delta, fold, root, delay, rests_until, progress, taken, n = unpack(ARGV, i, i + 10)
+    local site, token, seq, delta, fold, root, delay, rests_until, progress, taken, sends_back, n = unpack(ARGV, i, i + 11)
     n = tonumber(n)
-    i = i + 11
+    i = i + 12
     local holds, last, _, _, done, known = holding(agent, site)
     local verdict = 'OK'
     if holds ~= token then
@@ -736,6 +729,7 @@ function operations.publish(agent)
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
+      if sends_back == '1' then call('HINCRBY', base .. 'reopen', site, 1) end
       if taken ~= '0' then call('LTRIM', base .. 'paths:' .. site, taken, -1) end
       if progress == '' then progress = done .. '/' .. known end
       call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until, progress }, ' '))

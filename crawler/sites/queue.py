@@ -186,6 +186,9 @@ class Delivery(NamedTuple):
     known: int | None = 0  # of its URLs
     done: int = 0  # of these, have had their turn
     given: int = 0  # entries of paths from outside that the delta has taken in: the server forgets them
+    sends_back: bool = (
+        False  # by its records pages are to be loaded again: the site is opened once they are stored
+    )
 
 
 class HandedIn(NamedTuple):
@@ -385,7 +388,7 @@ class SiteQueue:
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
             progress = "" if one.known is None else f"{one.done}/{one.known}"
-            parts += (one.delay_ms, one.until_ms, progress, one.given, len(one.records))
+            parts += (one.delay_ms, one.until_ms, progress, one.given, int(one.sends_back), len(one.records))
             for record, links in one.records:
                 parts += (record, links)
         replies = await self._call("publish", agent, *parts)
@@ -411,8 +414,8 @@ class SiteQueue:
         `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
         `alias` the site that came first. `reason` is shown for a site that is due later. The site's record keeps how
         many of its URLs are `known` (0: what it said before stays) and `done`; an alias has none of its own. Of another
-        work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. No agent asks the
-        site before `rests_until_ms`; for loading this holds for `finished` alone, the others have `due_ms`.
+        work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. The site is not
+        asked before `rests_until_ms`; for loading this holds for `finished` alone, the others have `due_ms`.
         """
         last = detail if detail != "" else 0
         lease = (agent, leased.site, leased.token)

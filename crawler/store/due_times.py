@@ -26,13 +26,12 @@ class Due(NamedTuple):
     revive: dict[str, int]  # site -> ms since 1970, the soonest
     recheck: dict[str, int]
     signalled: dict[str, int]  # site -> when its sitemap last said that pages have changed
-    reopen: set[str]  # sites with pages that loading is to load again
     seen: dict[str, int]  # site -> ms since 1970 of the last look at its health that was no check
 
 
 def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_seconds: float) -> Due:
     """What these records make due; `recheck_seconds` 0: nothing is rechecked."""
-    due = Due({}, {}, {}, set(), {})
+    due = Due({}, {}, {}, {})
     for record in records:
         if isinstance(record, Page):
             if (
@@ -60,8 +59,6 @@ def _note_asked(due: Due, record: Asked, delays: tuple[float, float]) -> None:
     seconds = states.delay_until_next(following, delays)
     if seconds is not None:
         _sooner(due.revive, record.site, record.asked_at + int(seconds * 1000))
-    if record.answer in ("changed", "answers"):
-        due.reopen.add(record.site)
 
 
 def _sooner(times: dict[str, int], site: str, at: int) -> None:
@@ -89,6 +86,4 @@ def tell(client: redis.Redis, prefix: str, options: Options, records: Iterable[R
         ms = int(options.status_interval_seconds * 1000)
         checks = {site: at + ms for site, at in due.seen.items()}
         pipe.zadd(f"{base}wake:status", checks, xx=True, gt=True)
-    for site in due.reopen:
-        pipe.hincrby(f"{base}reopen", site, 1)
     pipe.execute()

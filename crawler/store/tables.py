@@ -61,7 +61,7 @@ sites = _table(
     Column("site_id", BigInteger, primary_key=True, autoincrement=False),
     _filled("site", _Words),
     Column("found_at", BigInteger),  # NULL: its site record has not come yet
-    Column("source", _Words),  # "seed", or the site whose link led here
+    Column("source", _Words),  # "seed", "link", or "redirect of SITE": a seed of that site led here
     _filled("state", _Word),  # queued (never given back), unfinished, finished
     _filled("published", BigInteger),  # page records over all leases: what `pages` must hold
     _filled("known", BigInteger),  # URLs ever accepted

@@ -96,6 +96,7 @@ class AskingWork:
         if response is not None:
             note_headers(record, response)
         note_times(record, (response.meta if response is not None else meta) or {})
+        slot.sends_back |= answer in ("changed", "answers")
         self._agent.tell(slot, record)
         self.note_due(slot, page, answer)
         self._visits.finish(slot, turn)
