@@ -443,7 +443,7 @@ class Agent:
             return False
         if self.leasing or not self.seeding.done:
             return False
-        if not self.outbox.empty or await self.seeding.inlet_length():
+        if not (self.outbox.empty and self.offers.empty) or await self.seeding.inlet_length():
             return False
         for work in self.works:
             if await self._has_work(work):
@@ -490,7 +490,7 @@ class Agent:
             )
         await self._tell_due()
         if depth.later:
-            waiting = await self.queue.due("site", NAMED_AT_THE_END)
+            waiting = await self.queue.later(NAMED_AT_THE_END)
             logger.info(
                 "%d sites wait until later and go on in the next run: %s",
                 depth.later,

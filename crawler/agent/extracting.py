@@ -240,7 +240,7 @@ class _Bystander:
         self.options = options
         self.scope = Scope(options)
         self.max_url_length: int = crawler.settings.getint("URLLENGTH_LIMIT")
-        self.seeding = self  # of which the pipelines know `met` alone
+        self.offers = self  # of which the pipelines call `add` alone
         self.told: list[tuple[bytes, bytes]] = []
         self._author = Author("extract")
 
@@ -261,8 +261,8 @@ class _Bystander:
             page.extracted_at = now_ms()
             self.told.append((self._author.numbered(page), links))
 
-    def met(self, site: str, paths: list[str]) -> None:
-        """Sites are found by fetching."""
+    def add(self, site: str, paths: list[str], depth: int) -> None:
+        """Other sites are found by fetching."""
 
 
 # --- A spider's parse ---------------------------------------------------------------------------------------

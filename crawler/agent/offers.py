@@ -97,6 +97,7 @@ class Offers:
     async def send(self) -> int:
         """Send what may be sent by now; how many sites are new. After an error the rest is sent by the next call."""
         new = await self._send_moved()
+        self._forget_sites()
         pending, self._pending = self._pending, {}
         try:
             await self._judge([site for site in pending if site not in self._inside])
@@ -127,12 +128,14 @@ class Offers:
             logger.info("the seed %s redirects to %s, which belongs to the crawl now", seed, one.site)
         return new
 
+    def _forget_sites(self) -> None:
+        """Keep what is known of sites within its bound."""
+        if len(self._inside) + len(self._outside) > SITES_REMEMBERED:
+            for some in (self._inside, self._outside, self._queued):
+                some.clear()
+
     async def _judge(self, sites: list[str]) -> None:
         """Tell the sites that belong to the crawl from those that do not."""
-        if len(self._inside) + len(self._outside) > SITES_REMEMBERED:
-            self._inside.clear()
-            self._outside.clear()
-            self._queued.clear()
         allowed = [site for site in sites if self._seeding.may_visit(site)]
         if self._scope.kind == "seeds":
             for start in range(0, len(allowed), ASK_AT_A_TIME):
@@ -149,9 +152,9 @@ class Offers:
     def _offers(self, pending: dict[str, dict[str, _Way]]) -> Iterator[Offer]:
         """One or several offers for each site that belongs to the crawl; what patterns leave out is dropped."""
         for site in [site for site in pending if site in self._inside]:
-            paths = pending[site]
-            inside = self._scope.pages_of(site, list(paths))
-            if not inside:
+            inside = self._scope.pages_of(site, list(pending[site]))
+            paths = pending[site] = {path: pending[site][path] for path in inside}
+            if not paths:
                 del pending[site]
                 continue
             record, with_root = b"", False
@@ -159,8 +162,8 @@ class Offers:
                 record = self._author.numbered(records.SiteFound(site=site, found_at=now_ms(), source="link"))
                 with_root = self._scope.has_page(f"{site}/")
             by_way: dict[_Way, list[str]] = {}
-            for path in inside:
-                by_way.setdefault(paths[path], []).append(path)
+            for path, way in paths.items():
+                by_way.setdefault(way, []).append(path)
             for (depth, redirects), some in by_way.items():
                 for start in range(0, len(some), ENTRY_PATHS):
                     part = some[start : start + ENTRY_PATHS]
@@ -211,7 +214,7 @@ def _batches(offers: Iterator[Offer]) -> Iterator[list[Offer]]:
 
 
 def _forget(pending: dict[str, dict[str, _Way]], sent: Offer) -> None:
-    """Take what was sent out of what is pending, with what patterns left out once nothing else of the site is there."""
+    """Take what was sent out of what is pending."""
     paths = pending.get(sent.site, {})
     for path in sent.paths:
         paths.pop(path, None)

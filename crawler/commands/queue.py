@@ -65,13 +65,20 @@ class Command(LowtideCommand):
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
             depth = (await queue.depth())._asdict()
-            more = {"by_agent": await queue.agents(), "due": await queue.dues(), "lists": await queue.lists()}
+            more = {
+                "undecided": await queue.undecided(),
+                "by_agent": await queue.agents(),
+                "due": await queue.dues(),
+                "lists": await queue.lists(),
+            }
             figures: dict[str, Any] = {**depth, **more}
         if opts.json:
             print_json(figures)
             return
         for name, value in depth.items():
             print(f"{name:<12} {value:>10,}")
+        if figures["undecided"]:
+            print(f"{'undecided':<12} {figures['undecided']:>10,}   finished sites that may have new pages")
         for agent in figures["by_agent"]:
             left = agent["expires_ms"] / 1000
             lease = f"lease for {left:.0f} s more" if left > 0 else "gone, its sites are handed on"

@@ -806,6 +806,23 @@ class SiteQueue:
             for (site, due), reason in zip(rows, why, strict=True)
         ]
 
+    async def later(self, most: int) -> list[tuple[str, int, str]]:
+        """As `due`, of the sites that are to be loaded later: a finished one may have a time before which it is not asked."""
+        found: list[tuple[str, int, str]] = []
+        many = most
+        while True:
+            waiting = await self.due("site", many)
+            pipeline = self._client.pipeline(transaction=False)
+            for site, _, _ in waiting:
+                pipeline.hget(self._bucket(site), site)
+            records = await pipeline.execute()
+            found = [
+                one for one, text in zip(waiting, records, strict=True) if (text or b"")[:1] in (b"l", b"L")
+            ]
+            if len(found) >= most or len(waiting) < many:
+                return found[:most]
+            many *= 4
+
     async def dues(self) -> dict[Work, dict[str, int]]:
         """Per work with any: how many `sites` wait for a time, and the soonest one (`next_ms`).
 

@@ -51,7 +51,7 @@ async def _look(settings: BaseSettings, options: Options, alive: list[str]) -> L
     try:
         queue = SiteQueue(client, options)
         depth = await queue.depth()
-        soonest = await queue.due("site", 1) if depth.later else []
+        soonest = await queue.later(1) if depth.later else []
     finally:
         await client.aclose()
     return Left(depth.later, soonest[0][1] if soonest else 0, depth.records, alive)

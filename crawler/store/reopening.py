@@ -22,7 +22,7 @@ from crawler.agent.frontier import Known, checkpoint_of
 from crawler.records import hash64
 from crawler.sites import connection
 from crawler.sites.canonical import path_of
-from crawler.sites.queue import LockLostError, SiteQueue, read_entry
+from crawler.sites.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
 
@@ -45,6 +45,8 @@ LOCK_SECONDS: Final = 10.0
 # Sites decided of at one look, and the time after which a look ends: records wait meanwhile.
 SITES_AT_A_TIME: Final = 200
 BUSY_SECONDS: Final = 0.25
+# A site whose opening took long is left alone for so many times as long: the agents' records come first.
+REST_FACTOR: Final = 10.0
 # Hashes in one question to the tables.
 HASHES_AT_A_TIME: Final = 500
 
@@ -60,6 +62,8 @@ class Reopening:
         self._client: Redis | None = None
         self._next_look = 0.0
         self._first_seen: dict[str, int] = {}  # site -> server's time, ms
+        self._rests: dict[str, float] = {}  # site -> monotonic time before which it is not opened again
+        self._told_broken = False
 
     def look(self, engine: Engine) -> None:
         """Decide of some sites, where it is time to look and there are any."""
@@ -67,7 +71,13 @@ class Reopening:
             return
         if self._runner is None:
             self._runner = asyncio.Runner()
-        more = self._runner.run(self._look(engine))
+        more = False
+        try:
+            more = self._runner.run(self._look(engine))
+        except BrokenRecordError as error:
+            if not self._told_broken:
+                self._told_broken = True
+                logger.error("finished sites cannot be opened again: %s", error)
         self._next_look = 0.0 if more else time.monotonic() + LOOK_SECONDS
 
     def close(self) -> None:
@@ -89,11 +99,16 @@ class Reopening:
         if not number:
             return False
         sent_back, offered_to = await queue.to_reopen(SITES_AT_A_TIME), await queue.to_decide(SITES_AT_A_TIME)
-        ready = await self._stored(queue, dict.fromkeys([*sent_back, *offered_to]))
+        now = time.monotonic()
+        self._rests = {site: until for site, until in self._rests.items() if until > now}
+        names = [site for site in dict.fromkeys([*sent_back, *offered_to]) if site not in self._rests]
+        decision = _Decision(engine, queue, self._options, self._name, number)
         try:
-            return await _Decision(engine, queue, self._options, self._name, number).take(ready, sent_back)
+            return await decision.take(await self._stored(queue, names), sent_back)
         except LockLostError:
             return False
+        finally:
+            self._rests |= {site: now + REST_FACTOR * took for site, took in decision.took.items()}
 
     async def _stored(self, queue: SiteQueue, names: Collection[str]) -> list[str]:
         """Those of the sites of which the tables have all that was published before they were first seen here."""
@@ -113,6 +128,7 @@ class _Decision:
         self._options = options
         self._opener = opener
         self._number = number
+        self.took: dict[str, float] = {}  # sites that were opened -> seconds
 
     async def take(self, names: Sequence[str], sent_back: Mapping[str, int]) -> bool:
         """Decide of these sites; whether something was decided, so that it is worth looking at once again."""
@@ -122,14 +138,14 @@ class _Decision:
             site: len(found) for site, found in entries.items() if not new[site] and site not in sent_back
         }
         await self._queue.decide(self._opener, self._number, known)
-        began, opened = time.monotonic(), False
-        for site in names:
-            if site in known:
-                continue
-            opened |= await self._open(site, len(entries[site]), len(new[site]), sent_back.get(site, 0))
+        began = time.monotonic()
+        for site in [site for site in names if site not in known]:
+            before = time.monotonic()
+            if await self._open(site, len(entries[site]), len(new[site]), sent_back.get(site, 0)):
+                self.took[site] = time.monotonic() - before
             if time.monotonic() - began > BUSY_SECONDS:
                 break
-        return bool(known) or opened
+        return bool(known or self.took)
 
     async def _open(self, site: str, taken: int, many: int, noted: int) -> bool:
         checkpoint = None
