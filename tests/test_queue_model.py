@@ -605,9 +605,7 @@ class Walk:
             site = self.sites.get(site.stands_for)
         if not site or site.state in "ab":
             return -2
-        if entry.split("\n")[-1] == "/" and "/" not in entry[:-1]:
-            entry = ""
-        if not entry and not site.rootless:
+        if not site.rootless and entry.strip("02 \n") in ("", "/"):
             return 0
         entry = entry or "/"
         if "/" in entry.split("\n"):

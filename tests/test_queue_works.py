@@ -283,7 +283,7 @@ def test_a_site_that_is_new_is_queued_by_an_offer_with_a_record(queue: Driver) -
     assert queue.depth().records == 2
     assert queue.offer([Offer(A, ["/"], 1), Offer(B, ["/"], 1)]) == [0, 0]
     assert queue.checkpoint(A)[1] == ["/", "2 1\n/x"], "it has its root already"
-    assert queue.checkpoint(B)[1] == ["/x", "/"], "this one began without"
+    assert queue.checkpoint(B)[1] == ["/x", "1 0\n/"], "this one began without"
 
 
 def test_links_to_one_site_are_bounded(queue: Driver) -> None:

@@ -807,18 +807,15 @@ class SiteQueue:
         ]
 
     async def later(self, most: int) -> list[tuple[str, int, str]]:
-        """As `due`, of the sites that are to be loaded later: a finished one may have a time before which it is not asked."""
-        found: list[tuple[str, int, str]] = []
+        """As `due`, of the sites that are to be loaded later. Finished ones may have a time for their pause's sake."""
         many = most
         while True:
             waiting = await self.due("site", many)
             pipeline = self._client.pipeline(transaction=False)
             for site, _, _ in waiting:
                 pipeline.hget(self._bucket(site), site)
-            records = await pipeline.execute()
-            found = [
-                one for one, text in zip(waiting, records, strict=True) if (text or b"")[:1] in (b"l", b"L")
-            ]
+            records = await pipeline.execute(raise_on_error=False)
+            found = [one for one, text in zip(waiting, records, strict=True) if _is_later(text)]
             if len(found) >= most or len(waiting) < many:
                 return found[:most]
             many *= 4
@@ -998,6 +995,10 @@ class SiteQueue:
             return BrokenRecordError(key, _found(site, await self._client.hget(key, site) or b""))
         kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": LockLostError}
         return kinds[word](about) if word in kinds else error
+
+
+def _is_later(text: object) -> bool:
+    return isinstance(text, bytes) and text[:1] in (b"l", b"L")
 
 
 def _of_bucket(key: bytes | str, error: Exception) -> Exception:
