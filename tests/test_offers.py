@@ -5,13 +5,15 @@ Each case is a crawl as a user starts it; what counts is what the servers were a
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
-from tests.crawling import Place
+from tests.crawling import Place, Run
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, Route, SmallSite, links, moved
 from tests.test_inlet import INLET, running
@@ -168,3 +170,71 @@ def test_a_killed_agent_loses_no_offer(place: Place) -> None:
         run.end(signal.SIGKILL)
         place.crawl(seeds).succeeded()
         assert set(second.pages) == {"/", *LINKED, *NEW}
+
+
+# --- Random webs against a walk of their own --------------------------------------------------------------------------
+
+
+class World:
+    """Six sites whose pages link and redirect to one another at random; three of them are seeds."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.pages = [(site, path) for site in range(6) for path in ["/", *(f"/p{n}" for n in range(25))]]
+        self.targets = {page: self._targets(page) for page in self.pages}
+
+    def _targets(self, page: tuple[int, str]) -> tuple[bool, list[tuple[int, str]]]:
+        """Whether the page redirects, and where it leads."""
+        redirects = page[1] != "/" and self._random.random() < 0.15
+        many = 1 if redirects else self._random.choice((0, 1, 2, 3))
+        return redirects, self._random.sample(self.pages, many)
+
+    def web(self, site: int) -> dict[str, Route]:
+        routes: dict[str, Route] = {}
+        for (place, path), (redirects, targets) in self.targets.items():
+            if place == site:
+                urls = [f"{{{other}}}{target}" for other, target in targets]
+                routes[path] = moved(urls[0]) if redirects else self._page(site, path, urls)
+        return routes
+
+    @staticmethod
+    def _page(site: int, path: str, urls: list[str]) -> Reply:
+        body = links(*urls).body if urls else ""
+        return Reply(200, {"Content-Type": "text/html"}, f"<p>{site} {path}{body}")
+
+    def reachable(self, inside: set[int]) -> set[tuple[int, str]]:
+        """A plain breadth-first walk from the first three roots."""
+        found, waiting = set[tuple[int, str]](), [(site, "/") for site in range(3)]
+        while waiting:
+            page = waiting.pop()
+            if page not in found and page[0] in inside:
+                found.add(page)
+                waiting += self.targets[page][1]
+        return found
+
+
+def has_asked(found: list[SmallSite], run: Run, many: int) -> bool:
+    """Whether so many requests were made, or the crawl is over."""
+    return sum(len(site.log) for site in found) > many or run.process.poll() is not None
+
+
+@pytest.mark.parametrize(("scope", "seed", "kills"), [("seeds", 1, 0), ("any", 2, 0), ("seeds", 3, 2)])
+def test_a_random_web_is_walked_to_its_end(place: Place, scope: str, seed: int, kills: int) -> None:
+    world = World(seed)
+    with sites(*(world.web(site) for site in range(6))) as found:
+        seeds = [site.root for site in found[:3]]
+        given = {"SCOPE": scope, "REDIRECT_MAX_TIMES": 99, "DOWNLOAD_DELAY": 0.03 if kills else 0}
+        for number in range(kills):
+            run = place.start_crawl(seeds, **given)
+            eventually(partial(has_asked, found, run, 10 * number + 5), "some pages")
+            run.process.kill()
+            run.wait()
+        place.crawl(seeds, **given).succeeded()
+        expected = world.reachable(set(range(3 if scope == "seeds" else 6)))
+        # A site that is new is walked from its root as well.
+        roots = {(site, "/") for site in range(6) if any(page[0] == site for page in expected)}
+        expected |= world.reachable(set(range(6))) if scope == "any" else set()
+        asked = {(place_, path) for place_, site in enumerate(found) for path in site.pages}
+        assert asked >= expected | roots
+        assert scope == "any" or asked == expected
+    assert "balanced" in place.run("report", "ledger").succeeded().out
