@@ -124,14 +124,16 @@ DOWNLOAD_DELAY = 1.0
 # in the environment as JSON.
 SITE_OVERRIDES: dict[str, object] = {}
 # How long a site that does not answer is left alone, all its pages with it, before robots.txt is asked of it; doubled
-# from time to time. After MAX_TRIES times its pages have failed. Two straight pages without a connection are enough,
-# so that a dead site costs two pages' time and not two hundred's; without a head robots.txt is asked as well.
+# from time to time. After MAX_TRIES times its pages have failed. Two failures to connect in a row are enough, so that a
+# dead site costs two pages' time and not two hundred's; after two different pages without a head robots.txt is asked as
+# well. One page that gives no answer is not its site.
 SITE_PROBE_SECONDS = 60.0
 # A longer Crawl-delay is cut to this: some files ask for days.
 MAX_CRAWL_DELAY_SECONDS = 120.0
-# Turns a page gets when its site does not answer, or answers with 5xx.
+# Tries that a page gets when no answer comes, or 429 or 5xx. Then it has failed, and its site goes on.
 MAX_TRIES = 3
-# Pause before a page's next try, doubled from try to try.
+# Pause before a page's next try, doubled from try to try. Pages that were not tried yet go first. The site as a whole
+# rests only for 429, for Retry-After, or where different pages fail in a row.
 RETRY_DELAY_SECONDS = 5.0
 # Bytes of robots.txt that are read (RFC 9309 asks for 500 KiB at least).
 ROBOTS_MAX_BYTES = 512_000

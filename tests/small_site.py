@@ -36,6 +36,9 @@ class Reply(NamedTuple):
         return page(self.body.encode(), *fields, status=status)
 
 
+# The connection is reset instead.
+RESET = Reply(0)
+
 # The reply itself, or what gives it for the number of times that the path was asked, this time included.
 Route = Reply | Callable[[int], Reply]
 
@@ -105,6 +108,9 @@ class SmallSite:
                 await asyncio.sleep(reply.seconds)
             finally:
                 self._under_way -= 1
+            if reply.status == RESET.status:
+                exchange.reset()
+                return
             head, _, body = reply.encoded.partition(b"\r\n\r\n")
             await exchange.send(
                 head + b"\r\n\r\n" + (b"" if method == "HEAD" or reply.status == 304 else body)

@@ -10,34 +10,28 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler.agent.answers import LONGEST_REST_SECONDS, Meaning, Verdict, meaning, rest_of, seconds_asked
+from crawler.agent.answers import LONGEST_REST_SECONDS, Verdict, rest_asked, rest_of, seconds_asked, verdict
 
 TRIES = 3
 
 
 @pytest.mark.parametrize(
-    ("verdict", "statuses"),
+    ("expected", "statuses"),
     [
         ("stored", [200, 201, 203, 204, 206, 226, 299]),
         ("redirected", [301, 302, 303, 307, 308]),
         ("failed", [300, 304, 305, 306, 400, 401, 403, 404, 408, 410, 418, 425, 451, 499]),
-        ("again", [500, 501, 502, 504, 520, 599]),
+        ("again", [429, 500, 501, 502, 503, 504, 520, 599]),
     ],
 )
-def test_what_a_status_means_for_the_page(verdict: Verdict, statuses: list[int]) -> None:
+def test_what_a_status_means_for_the_page(expected: Verdict, statuses: list[int]) -> None:
     for status in statuses:
-        # Retry-After is heard only where a site says that it is busy.
-        assert meaning(status, "100", 1, TRIES, 0) == Meaning(verdict), status
+        assert verdict(status, 1, TRIES) == expected, status
 
 
-@pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize(
     ("retry_after", "strikes", "seconds"),
     [
-        ("", 0, 60.0),
-        ("", 1, 120.0),
-        ("", 3, 480.0),
-        ("nonsense", 1, 120.0),
         ("7", 5, 7.0),
         ("0", 5, 0.0),
         ("9" * 30, 0, LONGEST_REST_SECONDS),
@@ -45,15 +39,28 @@ def test_what_a_status_means_for_the_page(verdict: Verdict, statuses: list[int])
         ("Mon, 01 Jan 2001 00:00:00 GMT", 2, 0.0),
     ],
 )
-def test_a_busy_site_rests(status: int, retry_after: str, strikes: int, seconds: float) -> None:
-    assert meaning(status, retry_after, 1, TRIES, strikes) == Meaning("again", seconds)
-    # The last try ends the page; the site rests all the same.
-    assert meaning(status, retry_after, TRIES, TRIES, strikes) == Meaning("failed", seconds)
+def test_a_site_that_names_a_time_is_left_alone_so_long(
+    retry_after: str, strikes: int, seconds: float
+) -> None:
+    for status in (301, 404, 413, 429, 500, 503):
+        assert rest_asked(status, retry_after, strikes) == seconds
+    # There it is about the result of a task.
+    assert rest_asked(202, retry_after, strikes) == 0.0
+
+
+@pytest.mark.parametrize(("strikes", "seconds"), [(0, 60.0), (1, 120.0), (3, 480.0)])
+@pytest.mark.parametrize("retry_after", ["", "nonsense"])
+def test_a_site_that_names_no_time_rests_after_429_alone(
+    retry_after: str, strikes: int, seconds: float
+) -> None:
+    assert rest_asked(429, retry_after, strikes) == seconds
+    for status in (200, 301, 404, 500, 502, 503, 504):
+        assert rest_asked(status, retry_after, strikes) == 0.0, "it belongs to its URL"
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
 def test_tries_are_counted(status: int) -> None:
-    verdicts = [meaning(status, "1", tries, TRIES, 0).verdict for tries in range(1, 5)]
+    verdicts = [verdict(status, tries, TRIES) for tries in range(1, 5)]
     assert verdicts == ["again", "again", "failed", "failed"]
 
 
@@ -126,6 +133,4 @@ _PARTS = st.sampled_from(
 @example("Fri, 31 Dec 9999 23:59:59 -2359")
 @settings(max_examples=300, deadline=None)
 def test_no_header_does_harm(text: str) -> None:
-    asked = meaning(503, text, 1, TRIES, 0)
-    assert asked.verdict == "again"
-    assert 0 <= asked.rest_seconds <= LONGEST_REST_SECONDS
+    assert 0 <= rest_asked(503, text, 0) <= LONGEST_REST_SECONDS

@@ -169,12 +169,12 @@ def test_the_first_page_with_the_same_bytes_is_found_across_a_checkpoint() -> No
     assert again.first_with(two, other) == "/b"
 
 
-def test_what_the_next_agent_fetches_again_comes_in_the_order_of_acceptance() -> None:
+def test_what_the_next_agent_fetches_again_comes_in_the_order_of_acceptance_and_untried_pages_first() -> None:
     frontier = filled(*map(str, range(9)))
     turns = drained(frontier)
     for due, turn in enumerate(reversed(turns[:5])):
         frontier.set_back(turn, float(due))
-    assert [turn.path for turn in drained(restored([frontier.whole()], frontier))] == list("012345678")
+    assert [turn.path for turn in drained(restored([frontier.whole()], frontier))] == list("567801234")
 
 
 def test_an_empty_frontier_and_an_empty_path_have_a_checkpoint() -> None:
@@ -241,18 +241,19 @@ def test_checkpoints_of_version_1_are_read() -> None:
     assert (len(frontier), frontier.published, frontier.strikes) == (5, 1, 2)
     assert [(turn.path, turn.depth, turn.tries) for turn in drained(frontier)] == [
         ("/a", 0, 1),
-        ("/b?c=d", 0, 2),
         ("/\ud55c", 1, 1),
         ("/e", 1, 1),
+        ("/b?c=d", 0, 2),
     ]
     frontier = Frontier()
     frontier.restore([WHOLE_V1, DELTA_V1])
     assert (len(frontier), frontier.published, frontier.in_flight) == (45, 2, 0)
     turns = drained(frontier)
-    assert [turn.path for turn in turns[:3]] == ["/b?c=d", "/\ud55c", "/e"]
-    assert turns[-1] == Turn(44, "/list/39", 2, 1)
-    assert frontier.first_with(turns[0], b"0123456789") == "/"
-    assert frontier.first_with(turns[0], b"abcdefghij") == "/\ud55c"
+    assert [turn.path for turn in turns[:2]] == ["/\ud55c", "/e"]
+    assert turns[-2] == Turn(44, "/list/39", 2, 1)
+    assert (turns[-1].path, turns[-1].tries) == ("/b?c=d", 2)
+    assert frontier.first_with(turns[-1], b"0123456789") == "/"
+    assert frontier.first_with(turns[-1], b"abcdefghij") == "/\ud55c"
 
 
 def test_what_is_written_today_is_what_version_1_wrote() -> None:
@@ -304,14 +305,15 @@ class Model:
         return len(self.known) - before
 
     def take(self, now: float) -> Turn | None:
-        due = [(when, index) for index, (when, _) in self.back.items() if when <= now]
-        if due:
-            index = min(due)[1]
-            tries = self.back.pop(index)[1] + 1
-        elif self.waiting and not self.full:
+        due = [(when, index) for index, (when, tries) in self.back.items() if when <= now and tries]
+        untried = [(0.0, index) for index, (_, tries) in self.back.items() if not tries]
+        if not untried and self.waiting and not self.full:
             index, tries = self.head, 1
             self.head += 1
             self.taken += 1
+        elif untried or due:
+            index = min(untried or due)[1]
+            tries = self.back.pop(index)[1] + 1
         else:
             return None
         self.flying[index] = tries

@@ -392,6 +392,16 @@ def test_a_rest_that_an_own_request_is_asked_for_is_kept(
             assert f"{site.site} rests for 2 s: it answered {status}" in run.err
 
 
+def test_one_of_its_own_requests_that_always_fails_is_not_its_site(
+    place: Place, valkey: RunningServer, own: dict[str, Any]
+) -> None:
+    with SmallSite({"/own/0": Reply(503), "*": links("/1")}) as site:
+        run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **own).wait()
+        run.succeeded()
+        assert "rests for" not in run.err
+        assert site.pages == {"/": 1, "/own/0": 3, "/own/1": 1, "/own/2": 1, "/1": 1}
+
+
 def test_own_requests_that_are_not_sent_are_told(
     place: Place, valkey: RunningServer, own: dict[str, Any]
 ) -> None:

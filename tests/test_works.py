@@ -267,6 +267,19 @@ def test_a_robots_txt_that_asks_for_a_rest_gets_it_from_every_work(
             assert 0.5 * seconds < until_ms / 1000 - queue.server_seconds() <= 1.1 * seconds
 
 
+@pytest.mark.parametrize("work", ["recheck", "revive"])
+def test_a_page_that_answers_503_keeps_no_work_from_the_others(tmp_path: Any, work: Work) -> None:
+    with SmallSite({"/": links("/a", "/b", "/c"), "*": links()}) as web, Place(tmp_path) as place:
+        place.crawl([web.root]).succeeded()
+        web.routes["/a"] = Reply(503)
+        state = "visited" if work == "recheck" else "no_response_1"
+        give(place, web.site, work, *(AskedPage(path, state) for path in ("/a", "/b", "/c")))
+        web.log.clear()
+        run = place.crawl([], spider=work).succeeded()
+        assert web.pages == {"/a": 1, "/b": 1, "/c": 1}
+        assert "rests for" not in run.err
+
+
 def test_one_agent_does_several_works_and_ends_when_nothing_is_due(tmp_path: Any) -> None:
     with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
         web.routes["/a"] = Reply(404)

@@ -1,7 +1,8 @@
 """What an answer means for its page and its site: pure rules, one place.
 
-A page's turn ends (`stored`, `redirected`, `failed`), or it gets another one; a site that is overloaded or
-asks for a rest (429, 503, Retry-After) rests as a whole.
+A page's turn ends (`stored`, `redirected`, `failed`), or it gets another one. A site that asks for a rest (429, or a
+Retry-After with any answer but 2xx) gets it as a whole. A 503 without Retry-After belongs to its URL
+(crawler.agent.breaker says when it is the site's).
 """
 
 from __future__ import annotations
@@ -9,39 +10,34 @@ from __future__ import annotations
 import time
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Literal, NamedTuple
-
-from crawler.health import ASKS_FOR_REST
+from typing import Literal
 
 Verdict = Literal["stored", "redirected", "failed", "again"]
 
-# A site's first rest after 429 or 503, doubled from time to time up to a day.
+# A site's first rest, doubled with each further one until a page succeeds, up to a day.
 FIRST_REST_SECONDS = 60.0
 LONGEST_REST_SECONDS = 86_400.0
 # What leads elsewhere.
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
-class Meaning(NamedTuple):
-    """What to do: end the page's turn, or give it another; rest_seconds is for the whole site."""
-
-    verdict: Verdict
-    rest_seconds: float = 0.0
-
-
-def meaning(status: int, retry_after: str, tries: int, max_tries: int, strikes: int) -> Meaning:
-    """For an HTTP status; `strikes` counts the site's earlier rests in a row."""
+def verdict(status: int, tries: int, max_tries: int) -> Verdict:
+    """What an HTTP status means for the page whose `tries`th try it answers."""
     if 200 <= status < 300:
-        return Meaning("stored")
+        return "stored"
     if status in REDIRECTS:
-        return Meaning("redirected")
-    if status in ASKS_FOR_REST:
-        rest = seconds_asked(retry_after)
-        rest = rest_of(strikes) if rest is None else min(rest, LONGEST_REST_SECONDS)
-        return Meaning("again" if tries < max_tries else "failed", rest)
-    if status >= 500 and tries < max_tries:
-        return Meaning("again")
-    return Meaning("failed")
+        return "redirected"
+    return "again" if is_refusal(status) and tries < max_tries else "failed"
+
+
+def rest_asked(status: int, retry_after: str, strikes: int) -> float:
+    """Seconds for which the site asks to be left alone; 0.0: it does not ask. `strikes` counts its rests in a row."""
+    if 200 <= status < 300:  # there the field says when the result of a task is worth asking for
+        return 0.0
+    asked = seconds_asked(retry_after)
+    if asked is not None:
+        return min(asked, LONGEST_REST_SECONDS)
+    return rest_of(strikes) if status == 429 else 0.0
 
 
 def is_refusal(status: int) -> bool:

@@ -37,12 +37,13 @@ PAGE_META: Final[dict[str, Any]] = {
 
 @dataclass(eq=False, repr=False, slots=True)
 class Errand:
-    """One request of a slot: robots.txt, a page's turn (`turn` is set), or a spider's own (`own`)."""
+    """One request of a slot: robots.txt, a page's turn (`turn`), a spider's own (`own`), or a `probe` of the site."""
 
     slot: Slot
     sending: Callable[[], bool]  # asked right before the request is sent: whether it still may be
     turn: Turn | None = None
     own: bool = False
+    probe: bool = False
     callback: Callable[..., Any] | None = None  # the user's, of a request of his own
     errback: Callable[..., Any] | None = None
     replaced: int = 0  # requests that middlewares put in its place so far
@@ -64,7 +65,7 @@ class Errand:
     @property
     def for_robots(self) -> bool:
         """Whether it fetches robots.txt."""
-        return self.turn is None and not self.own
+        return self.turn is None and not self.own and not self.probe
 
     @property
     def elsewhere(self) -> bool:

@@ -35,6 +35,9 @@ FOLD_ABOVE = 2048
 # thousands of new ones (220 bytes each) that nobody will ever fetch. What is left out is found again by a later walk.
 KNOWN_FOR_EACH = 10
 LEAST_KNOWN = 10_000
+# Pages that wait for another try behind those that were not tried yet. With more of them, some go first: each
+# checkpoint names them all.
+MOST_BEHIND = 200
 # Deeper pages count as this deep.
 _DEEPEST = 65_535
 
@@ -186,14 +189,20 @@ class Frontier:
 
     def take(self, now: float) -> Turn | None:
         """The next page to fetch; None: nothing is due now (see `next_due` and `pending`)."""
-        if self._set_back and self._set_back[0][0] <= now:
+        untried = self._head < len(self._paths) and not self._full
+        if self._set_back and self._set_back[0][0] <= now and not (untried and self._waits_behind):
             _, index, tries = heapq.heappop(self._set_back)
             return self._take(index, tries + 1)
-        if self._head == len(self._paths) or self._full:
+        if not untried:
             return None
         self._head += 1
         self._taken += 1
         return self._take(self._head - 1, 1)
+
+    @property
+    def _waits_behind(self) -> bool:
+        """Whether the first page that was set back has failed before, so that untried pages go first."""
+        return self._set_back[0][2] > 0 and len(self._set_back) <= MOST_BEHIND
 
     def next_due(self, now: float) -> float | None:
         """When `take` will next give a page; None: never, unless links are found or a turn is set back."""
@@ -209,14 +218,20 @@ class Frontier:
             self._taken -= 1
 
     def set_back(self, turn: Turn, due: float) -> None:
-        """The page gets another turn at `due` (same clock as `take`)."""
+        """The page gets another turn, at `due` at the earliest (same clock as `take`), behind untried pages."""
         tries = self._in_flight.pop(turn.number)
         heapq.heappush(self._set_back, (due, turn.number, tries))
 
     def put_back(self, turn: Turn) -> None:
         """The turn did not take place and does not count as a try."""
         tries = self._in_flight.pop(turn.number)
-        heapq.heappush(self._set_back, (0.0, turn.number, tries - 1))
+        heapq.heappush(self._set_back, _at_once(turn.number, tries - 1))
+
+    @property
+    def loaded(self) -> str | None:
+        """The path of a page that was loaded, the last one known; None: none was yet, or that is not known."""
+        owner = next(reversed(self._digests.values()), None)
+        return None if owner is None else self._paths[owner]
 
     def first_with(self, turn: Turn, sha256: bytes) -> str | None:
         """The path of an earlier page of this site with the same bytes; None: this is the first."""
@@ -421,7 +436,12 @@ def _exceptions(entry: _Entry) -> list[tuple[float, int, int]]:
     indexes = {index for index, _ in entry.exceptions}
     if len(indexes) != len(entry.exceptions) or max(indexes, default=-1) >= entry.head:
         raise CheckpointError(f"exceptions {entry.exceptions[:5]} …; wanted distinct ones below {entry.head}")
-    return sorted((0.0, index, tries) for index, tries in entry.exceptions)
+    return sorted(_at_once(index, tries) for index, tries in entry.exceptions)
+
+
+def _at_once(index: int, tries: int) -> tuple[float, int, int]:
+    """An entry of the heap that is due; pages that no try was made of come first."""
+    return (0.0 if tries else -1.0, index, tries)
 
 
 def _digests(entry: _Entry, known: int) -> dict[bytes, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from crawler.agent.breaker import Row
 from crawler.agent.frontier import encode
 from crawler.records import Visit
 from crawler.sites.queue import Delivery, Ending, read_entry
@@ -100,7 +101,9 @@ class Slot:
     # Links of its own that another work than loading found, with their depth, to be offered to loading.
     offers: dict[str, int] = field(default_factory=dict)
     sends_back: bool = False  # pages of the records not yet packed are to be loaded again
-    silent: int = 0  # straight failures to get an answer, in this lease
+    row: Row = field(default_factory=Row)  # URLs that failed since the last success, in this lease
+    silent: set[tuple[str, int]] = field(default_factory=set)  # that gave no answer since the last one
+    probing: bool = False  # a page that was loaded before is asked again: does the site work?
     given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
     probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
     seq: int = 0

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +42,7 @@ from crawler.agent.pages import LoadedPage
 from crawler.agent.patience import Least, Patience, SitePatience
 from crawler.agent.site_watch import SiteWatch
 from crawler.agent.traps import Traps
+from crawler.health import ASKS_FOR_REST
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -92,8 +95,8 @@ class Visits:
         agent.outbox.next_due = self._next_due
         # What our requests have for callback and errback.
         self._ours = (
-            *(self.loaded, self._robots_loaded, self._own_loaded),
-            *(self.failed, self._robots_failed, self._own_failed),
+            *(self.loaded, self._robots_loaded, self._own_loaded, self._probe_answered),
+            *(self.failed, self._robots_failed, self._own_failed, self._probe_failed),
         )
 
     def next_request(self, slot: Slot) -> Request | None:
@@ -190,20 +193,101 @@ class Visits:
                 slot.frontier.put_back(errand.turn)
 
     def _heard(self, slot: Slot) -> None:
-        slot.silent = slot.frontier.parkings = 0
+        slot.silent.clear()
+        slot.frontier.parkings = 0
 
-    def _note_silence(self, slot: Slot, status: int, error: str) -> None:
-        """A page had no answer: its site may be gone."""
+    def _note_silence(self, slot: Slot, turn: Turn, status: int, error: str) -> None:
+        """A page had no answer: its site may be gone, or overloaded."""
         if status in breaker.BAD_ANSWER:
             self._heard(slot)
-        if not breaker.is_silence(status):
+        if breaker.is_silence(status):
+            slot.silent.add(breaker.silence_of(turn.path, turn.tries, status))
+            step = breaker.step(status, len(slot.silent))
+            if step == "probe":
+                slot.rules = None
+            elif step == "trip" and slot.live:
+                self._trip(slot, status, error)
+        if status in breaker.MAY_BE_THE_SITE and slot.live:
+            self._count_failure(slot, turn.path, turn.tries, error, sys.maxsize)
+
+    # --- the site's pace ---
+
+    def _heed(self, slot: Slot, url: str, tries: int, response: Response) -> None:
+        """Let the site rest where its answer to a URL's `tries`th try says so; a success ends its back-off."""
+        status, strikes = response.status, slot.frontier.strikes
+        seconds = answers.rest_asked(status, _retry_after(response), strikes)
+        if seconds:
+            self._agent.rest(slot, seconds, f"it answered {status}")
+        elif status in ASKS_FOR_REST:
+            known = len(slot.frontier) if slot.loads else sys.maxsize
+            self._count_failure(slot, url, tries, f"it answered {status}", known)
+        elif not answers.is_refusal(status):
+            slot.row.end()
+            slot.frontier.strikes = 0
+
+    def _count_failure(self, slot: Slot, url: str, tries: int, what: str, known: int) -> None:
+        """The failure of one URL is its own; several different ones in a row are the site's, unless a probe works.
+
+        A site of which all `known` URLs fail needs no more of them.
+        """
+        if not slot.row.add(url, tries, slot.frontier.strikes, known) or slot.probing:
             return
-        slot.silent += 1
-        step = breaker.step(status, slot.silent)
-        if step == "probe":
-            slot.rules = None
-        elif step == "trip" and slot.live:
-            self._trip(slot, status, error)
+        loaded = slot.frontier.loaded
+        if loaded is None or not slot.live:
+            self._rest_after(slot, what)
+            return
+        slot.probing = True
+        self._send_next(slot, self._probe(slot, loaded))
+
+    def _rest_after(self, slot: Slot, what: str) -> None:
+        reason = f"{what}, as different URLs in a row did not load"
+        self._agent.rest(slot, answers.rest_of(slot.frontier.strikes), reason)
+
+    def _probe(self, slot: Slot, path: str) -> Request:
+        """A request for a page that was loaded before: where it fails too, the site is overloaded."""
+        return Request(
+            slot.site + path,
+            callback=self._probe_answered,
+            errback=self._probe_failed,
+            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), probe=True), "dont_cache": True},
+            dont_filter=True,
+        )
+
+    def _probe_answered(self, response: Response, **_arguments: Any) -> None:
+        errand = _errand(response)
+        if not errand.end():
+            return
+        slot, status = errand.slot, response.status
+        slot.dress.take_in(response)
+        slot.probing = False
+        self._heard(slot)
+        self._note_load(slot, refused=answers.is_refusal(status))
+        if not answers.is_refusal(status) or answers.rest_asked(status, _retry_after(response), 0):
+            self._heed(slot, errand.url, 1, response)
+        else:
+            self._rest_after(slot, f"it answered {status}")
+        self._agent.settle(slot)
+
+    def _probe_failed(self, failure: Failure) -> None:
+        request, error = failure.request, failure.value  # type: ignore[attr-defined]
+        assert error is not None
+        errand = _errand(request)
+        if not errand.end():
+            return
+        slot = errand.slot
+        if isinstance(error, NotSent):
+            self._send_next(slot, request)
+        else:
+            slot.probing = False
+            self._rest_after(slot, in_one_line(error))
+        self._agent.settle(slot)
+
+    @staticmethod
+    def _send_next(slot: Slot, request: Request) -> None:
+        """The site's next request is this one."""
+        if slot.own_requests is None:
+            slot.own_requests = deque()
+        slot.own_requests.appendleft(request)
 
     def _trip(self, slot: Slot, status: int, error: str) -> None:
         self._watch(slot, "/robots.txt", status, {}, breaker.STRAIGHT, error)
@@ -296,7 +380,7 @@ class Visits:
                 return
         # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
         self._heard(slot)
-        rest = answers.seconds_asked((response.headers.get("Retry-After") or b"").decode("latin-1"))
+        rest = answers.seconds_asked(_retry_after(response))
         self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
     def _robots_failed(self, failure: Failure) -> None:
@@ -389,22 +473,16 @@ class Visits:
 
     def _take_answer(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
         self._note_load(slot, _page_seconds(turn, response), refused=answers.is_refusal(response.status))
-        retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
-        meaning = answers.meaning(
-            response.status, retry_after, turn.tries, self._options.max_tries, slot.frontier.strikes
-        )
-        if meaning.rest_seconds:
-            self._agent.rest(slot, meaning.rest_seconds, f"it answered {response.status}")
-        else:
-            slot.frontier.strikes = 0
+        self._heed(slot, turn.path, turn.tries, response)
+        verdict = answers.verdict(response.status, turn.tries, self._options.max_tries)
         self._watch(slot, turn.path, response.status, response.meta, turn.tries)
         if work := self._works.get(slot.leased.work):
             return work.answered(slot, turn, response)
-        if meaning.verdict == "stored":
+        if verdict == "stored":
             return self.take_in(slot, turn, response, arguments)
-        if meaning.verdict == "redirected":
+        if verdict == "redirected":
             self.redirected(slot, turn, response)
-        elif meaning.verdict == "again":
+        elif verdict == "again":
             self.again(slot, turn, self._retry_pause(turn))
         else:
             self._publish(slot, turn, self._record(slot, turn, "failed", response.status, response))
@@ -430,7 +508,7 @@ class Visits:
             slot.frontier.put_back(turn)
             return
         self._end_in_vain(slot, turn, request, error)
-        self._note_silence(slot, status_code_of(error), in_one_line(error))
+        self._note_silence(slot, turn, status_code_of(error), in_one_line(error))
 
     def _end_in_vain(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
         """No answer came: the page has another turn, or has failed."""
@@ -628,15 +706,11 @@ class Visits:
             self._crawler.signals.connect(self._rest_if_asked, signals.response_downloaded)
 
     def _rest_if_asked(self, request: Request, response: Response) -> None:
-        """Told of every answer when it comes: where it means a rest, Scrapy's middlewares keep it from its callback."""
+        """Called with every answer: Scrapy's middlewares keep one that means a rest from its callback."""
         errand = errand_of(request)
         if errand is None or not errand.own:
             return
-        slot = errand.slot
-        retry_after = (response.headers.get("Retry-After") or b"").decode("latin-1")
-        seconds = answers.meaning(response.status, retry_after, 1, 1, slot.frontier.strikes).rest_seconds
-        if seconds:
-            self._agent.rest(slot, seconds, f"it answered {response.status}")
+        self._heed(errand.slot, request.url, 1 + request.meta.get("retry_times", 0), response)
 
     def is_copy(self, request: Request) -> bool:
         """Whether it is a user's copy of a request of ours, for the very same URL: that one once more."""
@@ -718,6 +792,10 @@ def note_headers(record: records.Page | records.Asked, response: Response) -> No
     record.etag = _field(response, "ETag")
     record.last_modified = _field(response, "Last-Modified")
     record.address = str(response.ip_address or "")
+
+
+def _retry_after(response: Response) -> str:
+    return (response.headers.get("Retry-After") or b"").decode("latin-1")
 
 
 def _field(response: Response, name: str) -> str:
