@@ -36,10 +36,18 @@ def eventually(condition: Callable[[], object], what: str, seconds: float = PATI
 class RunningServer:
     """One valkey-server with an append-only file in a folder of its own; `more` are options of its configuration.
 
-    `login` is the user and password of `client`, where the server lets nobody in without.
+    `login` is the user and password of `client`, where the server lets nobody in without; `program` the server's own,
+    the bundled one by default.
     """
 
-    def __init__(self, folder: Path, login: tuple[str, str] | None = None, **more: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        login: tuple[str, str] | None = None,
+        program: Path | None = None,
+        **more: str,
+    ) -> None:
+        self._program = program or server_binary()
         # Not in `folder`: the path of a socket ends at 107 bytes.
         self._short = Path(tempfile.mkdtemp(prefix="lt-"))
         self._socket = self._short / "s"
@@ -69,7 +77,7 @@ class RunningServer:
             **self._more,
         }
         command = [
-            str(server_binary()),
+            str(self._program),
             *(word for name, value in options.items() for word in (f"--{name}", value)),
         ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)

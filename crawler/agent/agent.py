@@ -147,8 +147,9 @@ class Agent:
             self._give_up("prefix_taken", str(error))
             return
         except (RedisError, OSError) as error:
-            if isinstance(error, RedisError) and connection.lasts(error):
-                self._give_up("queue_broken", connection.explained(self.crawler.settings, error))
+            if isinstance(error, RedisError) and (connection.lasts(error) or connection.is_full(error)):
+                reason = "redis_away" if connection.is_full(error) else "queue_broken"
+                self._give_up(reason, connection.explained(self.crawler.settings, error))
                 return
             where = connection.told(self.crawler.settings)
             self._give_up("redis_away", f"REDIS_URL {where} does not answer: {error}")

@@ -197,10 +197,11 @@ class Session:
             await asyncio.wait_for(self.stopping.wait(), seconds)
 
     def say_away(self, error: Exception) -> None:
-        """The server does not answer: told once."""
+        """The server does not answer, or has no memory left: logged once."""
         if not self._told_away:
             self._told_away = True
-            logger.warning("Redis is away (%s); waiting for it, finished pages are kept", error)
+            trouble = "full" if connection.is_full(error) else "away"
+            logger.warning("Redis is %s (%s); waiting for it, finished pages are kept", trouble, error)
 
     def say_back(self) -> None:
         """It answered."""

@@ -16,7 +16,7 @@ import redis
 from redis import asyncio as redis_asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, OutOfMemoryError
 from redis.retry import Retry
 
 from crawler.options import OptionError, without_password
@@ -37,6 +37,11 @@ ANEW = (
     "`scrapy coordinate` has stored what waits), make the queue anew from the tables: `scrapy queue reset --yes`, then "
     "`scrapy queue rebuild`"
 )
+# What helps where the server has no memory left.
+FULL = (
+    "`scrapy coordinate` stores the records that wait there and takes them out; if that is not enough, raise maxmemory "
+    "(`redis-cli config set maxmemory 2gb`)"
+)
 # Answers of a server that is there but cannot work just now: full disk, lost quorum, failing over.
 _PASSING = (
     "MISCONF",
@@ -46,7 +51,6 @@ _PASSING = (
     "MASTERDOWN",
     "LOADING",
     "READONLY",
-    "OOM",
     "BUSY ",
 )
 
@@ -124,7 +128,16 @@ def passes(error: redis.RedisError) -> bool:
     """Whether waiting helps: the server is away, or there and cannot work just now."""
     if isinstance(error, redis.AuthenticationError):
         return False
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError) or _words(error).startswith(_PASSING)
+    return (
+        is_full(error)
+        or isinstance(error, redis.ConnectionError | redis.TimeoutError)
+        or _words(error).startswith(_PASSING)
+    )
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the server refuses a command that needs memory, as it has no more (`maxmemory`)."""
+    return isinstance(error, OutOfMemoryError)
 
 
 def lasts(error: Exception) -> bool:
@@ -166,6 +179,8 @@ def explained(settings: BaseSettings, error: redis.RedisError) -> str:
         return f"{where} asks for a password; wanted redis://:PASSWORD@host:6379/0, or USER:PASSWORD@ there"
     if is_of_wrong_kind(error):
         return f"{where} says {text}; wanted the crawl's own keys below KEY_PREFIX, as it made them. {ANEW}"
+    if is_full(error):
+        return f"{where} is full: {text}; expected free memory. {FULL}"
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
         return f"{where} does not answer: {text}; wanted a Redis or Valkey that is up"
     return f"{where}: {text}"

@@ -168,6 +168,7 @@ def _server_itself(client: Any, address: str) -> Iterator[Finding]:
         )
     else:
         yield Finding("eviction", "good", str(policy))
+    yield from _memory(info)
     if info.get("aof_enabled"):
         yield Finding("append-only", "good", "on")
     else:
@@ -183,6 +184,16 @@ def _server_itself(client: Any, address: str) -> Iterator[Finding]:
         f"{off:.1f} s from the server's",
         "wanted NTP on both machines" if far else "",
     )
+
+
+def _memory(info: dict[str, Any]) -> Iterator[Finding]:
+    """Where the server has a limit: whether it is full."""
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if 0 < most <= used:
+        told = f"Redis is full: {used / 1e6:.1f} MB used, maxmemory {most / 1e6:.1f} MB"
+        yield Finding("memory", "bad", told, connection.FULL)
+    elif most:
+        yield Finding("memory", "good", f"{used / 1e6:.1f} MB used, maxmemory {most / 1e6:.1f} MB")
 
 
 def _coordinators(client: Any, options: Options) -> Iterator[Finding]:

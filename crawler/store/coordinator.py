@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
 
-    from crawler.records import Record
-
 logger = logging.getLogger("coordinator")
 T = TypeVar("T")
 
@@ -87,7 +85,8 @@ class Coordinator:
         self._client = connect_blocking(settings)
         self._stream = ResultsStream(self._client, options.key_prefix, self.name, options.lease_seconds)
         self._engine: Engine | None = None
-        self._committed: list[Record] = []  # of which it is still to be told what falls due
+        self._committed: list[Stored] = []  # with which something falls due that the queue does not know yet
+        self._full = False  # the server has no memory for due times
         self._log_keeper: LogKeeper | None = None
         self._pulse = _Pulse(self._client, options.key_prefix, self.name)
         self._hooks = Hooks(self._client, options, self.name)
@@ -140,7 +139,7 @@ class Coordinator:
     def _work(self, stop: threading.Event, leave: Leave | None) -> str:
         while not stop.is_set():
             entries = self._patiently(stop, lambda: self._gather(stop))
-            if entries:
+            if entries or self._committed:
                 self._take_in(stop, entries)
             elif leave is not None and self._patiently(stop, lambda: leave(self._left_nothing)):
                 return "drained and left"
@@ -176,15 +175,40 @@ class Coordinator:
         return entries
 
     def _take_in(self, stop: threading.Event, entries: list[Entry]) -> None:
-        self._patiently(stop, lambda: self._store(entries))
-        self._patiently(stop, self._tell_due)
+        if entries:
+            self._patiently(stop, lambda: self._store(entries))
+        done = self._patiently(stop, lambda: self._tell_due(entries))
         _kill_at("before-acknowledge")
-        self._patiently(stop, lambda: self._stream.acknowledge([entry.id for entry in entries]))
+        self._patiently(stop, lambda: self._stream.acknowledge(done))
         self._pulse.written += len(entries)
 
-    def _tell_due(self) -> None:
-        due_times.tell(self._client, self._options.key_prefix, self._options, self._committed)
+    def _tell_due(self, entries: list[Entry]) -> list[str]:
+        """Tell the queue what falls due; gives the ids of the entries that may be acknowledged then."""
+        ids = dict.fromkeys(entry.id for entry in entries)
+        records = [stored.record for stored in self._committed]
+        try:
+            due_times.tell(self._client, self._options.key_prefix, self._options, records)
+        except redis.exceptions.OutOfMemoryError as error:
+            return self._spare_memory(ids, error)
+        ids |= dict.fromkeys(stored.stream_id for stored in self._committed)
         self._committed = []
+        if self._full:
+            self._full = False
+            logger.info("Redis at %s has memory again; the queue knows all due times", self._redis_told)
+        return list(ids)
+
+    def _spare_memory(self, ids: dict[str, None], error: Exception) -> list[str]:
+        """Of these entries all but those whose due times wait: what is not in the queue is not acknowledged."""
+        self._committed = due_times.witnesses(self._committed, self._options)
+        if not self._full:
+            self._full = True
+            logger.warning(
+                "Redis at %s is full: %s; records are stored and taken out of it, due times wait for memory",
+                self._redis_told,
+                error,
+            )
+        waiting = {stored.stream_id for stored in self._committed}
+        return [one for one in ids if one not in waiting]
 
     def _store(self, entries: list[Entry]) -> None:
         try:
@@ -205,7 +229,7 @@ class Coordinator:
             bury(connection, letters)
             _kill_at("before-commit")
         _kill_at("after-commit")
-        self._committed += [stored.record for stored in batch]
+        self._committed += batch
         self._pulse.refused += counts.refused
         for letter in letters:
             logger.warning("entry %s is no record, kept in dead_letters: %s", letter.stream_id, letter.reason)

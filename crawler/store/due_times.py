@@ -3,6 +3,9 @@
 So a due time is in the queue for every page that the tables say is to be asked: where the coordinator dies in between,
 the records come again and it is told again. One that is too early costs a look, for whoever packs goes by the tables.
 What loading saw of its site's health puts off the site's next check.
+
+A server that is full takes no due time. Then the records that made one are not acknowledged either (`witnesses`), but
+all others are, which frees memory.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     import redis
 
     from crawler.options import Options
+    from crawler.store.writing import Stored
 
 
 class Due(NamedTuple):
@@ -59,6 +63,19 @@ def _note_asked(due: Due, record: Asked, delays: tuple[float, float]) -> None:
     seconds = states.delay_until_next(following, delays)
     if seconds is not None:
         _sooner(due.revive, record.site, record.asked_at + int(seconds * 1000))
+
+
+def witnesses(stored: Iterable[Stored], options: Options) -> list[Stored]:
+    """A few of these records, with which the same falls due as with all of them: the first that says so each time."""
+    known: set[tuple[str, str]] = set()
+    chosen = []
+    for one in stored:
+        due = due_of([one.record], options.revive_delays, options.first_recheck_seconds)
+        facts = {(kind, site) for kind, sites in due._asdict().items() for site in sites}
+        if not facts <= known:
+            known |= facts
+            chosen.append(one)
+    return chosen
 
 
 def _sooner(times: dict[str, int], site: str, at: int) -> None:

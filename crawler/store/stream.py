@@ -1,7 +1,8 @@
 """The results stream: every result waits here until a coordinator has committed it.
 
 Hides consumer groups. Every entry reaches some coordinator at least once, whatever is killed: what was read and
-not acknowledged comes back, to the same reader after a lost connection, to another after `claim_seconds`.
+not acknowledged comes back, to the same reader after a lost connection, to another after `claim_seconds`. Reading and
+acknowledging need no memory of the server, so that a full one is emptied.
 Nothing is trimmed, ever: an acknowledged entry is deleted, agents pause when the stream grows. Errors of the
 connection pass as redis-py raises them; the call may be repeated.
 """
@@ -87,6 +88,7 @@ class ResultsStream:
         self._consumer = consumer
         self._claim_seconds = claim_seconds
         self._own = "0"  # where reading our unacknowledged entries stands; empty: all read
+        self._after = "-"  # where reading without a group goes on
         self._claim_from = "0-0"
         self._claim_at = 0.0  # monotonic
 
@@ -99,21 +101,25 @@ class ResultsStream:
         try:
             entries = self._with_group(lambda: self._pending_own(count) or self._abandoned(count))
             return entries or self._with_group(lambda: self._new(count, block_ms))
+        except redis.exceptions.OutOfMemoryError:
+            return self._oldest(count, block_ms)
         except redis.RedisError:
-            self._own = "0"  # the reply may be lost, its entries are ours all the same
+            self._own, self._after = "0", "-"  # the reply may be lost, its entries are ours all the same
             raise
 
     def acknowledge(self, ids: list[str]) -> None:
         """Takes these entries out of the stream; ids that are gone already are none of its business."""
         if not ids:
             return
-        pipe: Any = self._client.pipeline(transaction=True)
-        pipe.xack(self._key, GROUP, *ids)
+        # No transaction: a full Redis refuses every command in one. Deleted first: an entry that is deleted and not
+        # acknowledged is found and acknowledged later; the other way round it would stay for ever.
+        pipe: Any = self._client.pipeline(transaction=False)
         pipe.xdel(self._key, *ids)
+        pipe.xack(self._key, GROUP, *ids)
         try:
             pipe.execute()
         except redis.RedisError:
-            self._own = "0"
+            self._own, self._after = "0", "-"
             raise
 
     def length(self) -> int:
@@ -162,6 +168,16 @@ class ResultsStream:
         block = min(block_ms, LONGEST_BLOCK_MS) or None  # to the server 0 would mean: for ever
         reply = self._ask().xreadgroup(GROUP, self._consumer, {self._key: ">"}, count=count, block=block)
         return _entries(reply)
+
+    def _oldest(self, count: int, block_ms: int) -> list[Entry]:
+        """Entries without a group, which a full server does not make. Another reader may have them too: no harm."""
+        found = self._ask().xrange(self._key, min=self._after, count=count)
+        entries = [Entry(name.decode(), fields) for name, fields in found]
+        if entries:
+            self._after = f"({entries[-1].id}"
+        else:
+            time.sleep(block_ms / 1000)
+        return entries
 
     def _without_deleted(self, entries: list[Entry]) -> list[Entry]:
         """Entries that somebody deleted by hand come back empty; there is nothing left to store."""
