@@ -126,7 +126,7 @@ class KilledInWrite(Fault):
         whole = archive._drain
         left = int(os.environ["FAULT_AFTER"])
 
-        def drain(descriptor: int, waiting: bytearray) -> None:
+        def drain(descriptor: int, waiting: bytearray, taken: bytearray) -> None:
             nonlocal left
             if len(waiting) > 1_000 and str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(
                 CAPTURES
@@ -136,6 +136,6 @@ class KilledInWrite(Fault):
                     os.write(descriptor, bytes(waiting[: len(waiting) // 2 + 100]))
                     logger.warning("killed: in mid-write")
                     os.kill(os.getpid(), signal.SIGKILL)
-            whole(descriptor, waiting)
+            whole(descriptor, waiting, taken)
 
         archive._drain = drain

@@ -28,11 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("crawler", "rankers", "settings")
 
 # Everybody may import these: records and printable know nothing, options and engine know records at most.
-BASE = frozenset({"records", "options", "engine", "printable"})
+BASE = frozenset({"records", "options", "engine", "printable", "disk"})
 # Room of crawler/ -> rooms it may import, besides BASE and itself. A room that is not named here is refused.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "records": frozenset(),
     "printable": frozenset(),
+    "disk": frozenset(),
     "states": frozenset({"records"}),
     "health": frozenset({"records"}),
     "options": frozenset({"records"}),
@@ -61,7 +62,18 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 # These import nothing of ours but what is named, not even BASE.
 PURE = frozenset(
-    {"records", "printable", "states", "health", "options", "engine", "schedulers", "recrawl", "start"}
+    {
+        "records",
+        "printable",
+        "disk",
+        "states",
+        "health",
+        "options",
+        "engine",
+        "schedulers",
+        "recrawl",
+        "start",
+    }
 )
 FORBIDDEN_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "misc"})
 FORBIDDEN_MODULES = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"})

@@ -179,7 +179,7 @@ def test_sqlite_is_set_up_for_one_writer_and_many_readers(filled: OpenTables) ->
             "wal_autocheckpoint",
         )
         found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in asked]
-    assert found == ["wal", 1, 8192, -65536, 10_000, 10_000]
+    assert found == ["wal", 2, 8192, -65536, 10_000, 10_000]
 
 
 # Of each kind that most pages have none of, one value.

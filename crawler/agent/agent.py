@@ -275,7 +275,7 @@ class Agent:
     async def _flush(self) -> None:
         """Publish what is finished by now, and before it what it names of other sites: that is found but once."""
         self.outbox.pack()
-        self._chain.flush()
+        await self._chain.flush()
         if self._stuck:
             self._stuck = False
             logger.warning("what finished pages refer to can be written again")

@@ -5,12 +5,11 @@
                         however a process ends. NAME.cdxj.open beside it: index lines in order of arrival
 
 NAME is agent, run and a counter. A capture (an answer and its request) is made in memory, where its place is known at
-once, and is in the file after `flush`. What is in the file when a process is killed stays there, so there is no fsync
-before the file is finished: only a machine that loses power can lose what the kernel had not written yet, about half
-a minute, and `scrapy extract --check` tells what that was. A file whose owner is gone is cut behind its last whole
-member, gets its index and its name.
+once. After `flush` it is in the file, and no kill can take it away; after `sync` it is on the disk, with the file's
+name, and no power cut can. `sync` waits for the disk, so it runs in a thread; `add` goes on meanwhile. A file whose
+owner is gone is cut behind its last whole member, gets its index and its name.
 
-Raises OSError where the disk does; what was not written is written by the next call, nothing twice.
+Raises OSError where the disk does; what did not reach the disk is written again by the next calls, nothing twice.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crawler.agent import warc
 from crawler.agent.captures import OPEN, SUFFIX, entry_of, whole_members
+from crawler.disk import make_folder, sync_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,12 +67,14 @@ class Writer:
         self._count = 0
         self._file: _File | None = None  # the one that is added to
         self._full: list[_File] = []  # nothing more is added to these
+        self._unsynced: list[_File] = []  # written by the last `flush`
+        self._syncing = threading.Lock()
         self._finisher: ThreadPoolExecutor | None = None
         self._told = False
 
     @property
     def waiting(self) -> int:
-        """Bytes in memory that no file has yet."""
+        """Bytes in memory that are not on the disk for certain."""
         return sum(file.waiting for file in self._files())
 
     def add(self, exchange: warc.Exchange, mime: str, status: int, earlier: warc.Earlier | None) -> Place:
@@ -90,13 +93,25 @@ class Writer:
             self._seal()
         for file in self._files():
             file.flush()
+        self._unsynced = [file for file in self._files() if not file.settled]
         self._finish()
+
+    def sync(self) -> None:
+        """Wait until all that `flush` wrote is on the disk; OSError where that cannot be: call `flush` again.
+
+        May run in a thread beside `add`; a second call at a time waits for the first.
+        """
+        with self._syncing:
+            for file in self._unsynced:
+                file.sync()
 
     def close(self) -> None:
         """Write and finish everything; what the disk refuses is left to the next start."""
         try:
             self._seal()
             self.flush()
+            self.sync()
+            self._finish()
         except OSError as error:
             logger.warning("%d bytes could not be written to the archive: %s", self.waiting, error)
         if self._finisher is not None:
@@ -125,7 +140,8 @@ class Writer:
         """Have full files finished in a thread, for that takes long: sorting, and waiting for the disk."""
         for file in list(self._full):
             if file.finishing is None:
-                self._start(file)
+                if file.settled:
+                    self._start(file)
             elif file.finishing.done():
                 self._look_at(file, file.finishing.exception())
 
@@ -160,14 +176,23 @@ class _File:
         self._count = 0
         info = warc.warcinfo(self._number(), self.path.name, int(time.time() * 1000), about)
         self._records = bytearray(warc.member(info))  # not in the file yet
+        self._written = bytearray()  # in the file, and not on the disk for certain
         self._lines = bytearray()  # not in the index yet
+        self._on_disk = 0  # bytes of the file that are
+        self._torn = False  # what the file has behind them is not to be trusted
+        self._renamed: list[Path] = []  # folders whose new names are not on the disk yet
         self.size = len(self._records)
         self._fd = self._index_fd = -1
 
     @property
     def waiting(self) -> int:
-        """Bytes that the file does not have yet."""
-        return len(self._records)
+        """Bytes that are not on the disk for certain."""
+        return len(self._records) + len(self._written)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all of it is on the disk."""
+        return not self.waiting
 
     @property
     def age(self) -> float:
@@ -193,21 +218,43 @@ class _File:
 
     def flush(self) -> None:
         """Bring the file up to what was added."""
+        if self._torn:
+            self._take_back()
         if not self._records and not self._lines:
             return  # perhaps it is just being finished
         if self._fd < 0:
             self._open()
-        _drain(self._fd, self._records)
-        _drain(self._index_fd, self._lines)
+        _drain(self._fd, self._records, self._written)
+        _drain(self._index_fd, self._lines, bytearray())
+
+    def sync(self) -> None:
+        """Wait until all that was written is on the disk, and the file's name too."""
+        many = len(self._written)
+        try:
+            os.fdatasync(self._fd)
+            sync_folders(*self._renamed)
+        except OSError:
+            # The kernel drops what it could not write, and the next fsync would say that all is well.
+            self._torn = True
+            raise
+        self._renamed = []
+        self._on_disk += many
+        del self._written[:many]
+
+    def _take_back(self) -> None:
+        """Cut the file behind what is on the disk; the rest is written again."""
+        os.ftruncate(self._fd, self._on_disk)
+        self._records[:0] = self._written
+        self._written.clear()
+        self._torn = False
 
     def finish(self) -> None:
-        """Give it its index and its name; in a thread of its own, nothing is added any more."""
-        os.fsync(self._fd)
+        """Give it its index and its name once it is settled; in a thread of its own, nothing is added any more."""
         opened = _open_name(self._index_path)
         with opened.open("rb") as file:
             _write_index(self._index_path, file.readlines())
         with suppress(FileNotFoundError):  # done by a call that failed behind it
-            _open_name(self.path).rename(self.path)
+            _name(self.path)
         opened.unlink()
         self.abandon()
 
@@ -224,7 +271,7 @@ class _File:
         return f"{self._random}-{self._count:012x}"
 
     def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._renamed = [*make_folder(self.path.parent), self.path.parent]
         descriptor = _make_locked(_open_name(self.path))
         try:
             # Under the lock: whoever mends files takes away the index of one that he may lock.
@@ -279,7 +326,7 @@ def _mend(path: Path, descriptor: int) -> None:
     os.ftruncate(descriptor, end)
     os.fsync(descriptor)
     _write_index(index, lines)
-    path.rename(final)
+    _name(final)
     logger.info("%s was left by a process that is gone: finished, %d bytes cut", final.name, cut)
 
 
@@ -289,17 +336,27 @@ def _write_index(path: Path, lines: list[bytes]) -> None:
     made = path.with_name(f"{path.name}.new")
     with made.open("wb") as file:
         file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
     made.rename(path)
+    sync_folders(path.parent)
+
+
+def _name(path: Path) -> None:
+    """A finished file gets its name: the last step, and never without its index."""
+    _open_name(path).rename(path)
+    sync_folders(path.parent)
 
 
 def _open_name(path: Path) -> Path:
     return path.with_name(path.name + OPEN)
 
 
-def _drain(descriptor: int, waiting: bytearray) -> None:
-    """Write what waits; what the file has taken is gone from memory, also where the rest is refused."""
+def _drain(descriptor: int, waiting: bytearray, taken: bytearray) -> None:
+    """Write what waits; what the file has taken goes from `waiting` to `taken`, also where the rest is refused."""
     while waiting:
         written = os.write(descriptor, waiting)
+        taken += waiting[:written]
         del waiting[:written]
 
 

@@ -205,7 +205,7 @@ class Republishing(_Reading):
         back_off = BackOff()
         while self._agent.told:
             try:
-                self._chain.flush()
+                await self._chain.flush()
                 if await self._has_room():
                     await self._publish()
                     self._away = False

@@ -3,13 +3,16 @@
 A page pipeline is a class with `process(page)`; it reads the answer and fills the record. It may set
 `record.outcome` to "filtered" so that only the fact of the fetch is kept. One that raises costs the page nothing
 but what it would have added: the error is logged with the page's URL and noted in the record. One that keeps
-something which records refer to has `flush()` too: nothing is published before that has worked.
+something which records refer to has `flush()` and `sync()` too: nothing is published before both have worked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,9 +144,11 @@ class NotKeptError(Exception):
 class PagePipeline(Protocol):
     """One step between download and stream. Built by `from_crawler(crawler)` where the class has it.
 
-    It may have more. `flush()` makes durable what the records so far refer to, called before they are published; where
-    it raises OSError they wait, and it is called again. `full` says that it can hold no more until then: fetching
-    pauses. `close()` is called once, after the last page.
+    It may have more. Before records are published, `flush()` writes what they refer to, and then `sync()` waits until
+    that is on the disk. `sync()` runs in a thread, beside `process()` of later pages, whose records wait for the next
+    `flush()`; it is left out where no page came since the last. If either raises OSError, the records wait and both
+    are called again. `full` says that the step can hold no more until then: fetching pauses. `close()` is called once,
+    after the last page.
     """
 
     def process(self, page: LoadedPage) -> None:
@@ -159,9 +164,12 @@ class Chain:
             build_from_crawler(load_object(path), crawler) for _, path in wanted
         ]
         self._keepers: list[Any] = [step for step in self._steps if hasattr(step, "flush")]
+        self._synced: list[Any] = [step for step in self._steps if hasattr(step, "sync")]
+        self._unsynced = False  # pages came since the last sync
 
     def process(self, page: LoadedPage) -> None:
         """Run every step; a step that fails is told and skipped."""
+        self._unsynced = True
         for step in self._steps:
             try:
                 step.process(page)
@@ -169,13 +177,21 @@ class Chain:
                 page.record.error = f"{type(step).__name__}: {error}"[:200]
                 logger.exception("%s failed on %s", type(step).__name__, page.record.url)
 
-    def flush(self) -> None:
-        """Make durable what the records so far refer to; NotKeptError where that cannot be."""
+    async def flush(self) -> None:
+        """Bring to the disk what the records so far refer to; NotKeptError where that cannot be."""
         for step in self._keepers:
-            try:
+            with _keeping(step):
                 step.flush()
-            except OSError as error:
-                raise NotKeptError(f"{type(step).__name__}: {error}") from error
+        if not self._unsynced:
+            return
+        self._unsynced = False
+        try:
+            for step in self._synced:
+                with _keeping(step):
+                    await asyncio.to_thread(step.sync)
+        except BaseException:
+            self._unsynced = True
+            raise
 
     @property
     def full(self) -> bool:
@@ -189,6 +205,14 @@ class Chain:
                 getattr(step, "close", _nothing)()
             except Exception:
                 logger.exception("%s could not be closed", type(step).__name__)
+
+
+@contextmanager
+def _keeping(step: PagePipeline) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotKeptError(f"{type(step).__name__}: {error}") from error
 
 
 def _nothing() -> None:

@@ -277,9 +277,11 @@ class Command(stock.Command):
             raise CommandError(str(error)) from None
 
     def _check_folder(self) -> None:
+        from crawler.disk import make_folder, sync_folders
+
         var = self.options.var
         try:
-            var.mkdir(parents=True, exist_ok=True)
+            sync_folders(*make_folder(var))
         except OSError as error:
             raise CommandError(
                 f"VAR_DIR {var}: {error.strerror}; wanted a folder that can be written"

@@ -54,6 +54,7 @@ class Command(LowtideCommand):
             self._forget(names, as_json=opts.json)
 
     def _import(self, name: str, *, as_json: bool) -> None:
+        from crawler.disk import make_folder, sync_folders
         from crawler.sites import load_file
         from crawler.store import loads
         from crawler.store.database import migrate, open_database
@@ -64,7 +65,7 @@ class Command(LowtideCommand):
             except (load_file.LoadFileError, UnicodeDecodeError) as error:
                 raise CommandError(f"{name}: {error}; nothing was imported") from None
         if not self.options.database_url:
-            self.options.var.mkdir(parents=True, exist_ok=True)
+            sync_folders(*make_folder(self.options.var))
         engine = open_database(self.options.database)
         migrate(engine)  # loads may be known before the first crawl is
         many = loads.import_profiles(engine, found.items())

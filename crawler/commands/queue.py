@@ -53,7 +53,7 @@ class Command(LowtideCommand):
         assert self.settings is not None
         if word == "rebuild":
             require_tables(self.settings, self.options)
-        with joined(self.settings, self.options):
+        with joined(self.settings, self.options, changes=word in ("rebuild", "reset")):
             return doings[word](args[1:], opts) or 0
 
     def _show(self, _args: list[str], opts: argparse.Namespace) -> None:

@@ -54,7 +54,7 @@ class Command(LowtideCommand):
         if opts.again:
             self.settings.set("WALK_AGAIN", True, priority="cmdline")
             self.options = self.read_options()
-        with joined(self.settings, self.options):
+        with joined(self.settings, self.options, changes=True):
             added = asyncio.run(self._add(args))
             if opts.take_over:
                 added += asyncio.run(self._take_over(opts.take_over, opts.server))

@@ -62,7 +62,7 @@ class Command(LowtideCommand):
         self._check(word, names, opts)
         assert self.settings is not None
         self._has_tables = names_tables(self.settings, self.options)
-        with joined(self.settings, self.options):
+        with joined(self.settings, self.options, changes=word not in ("list", "show")):
             asyncio.run(self._do(word, names, opts))
 
     def _check(self, word: str, names: list[str], opts: argparse.Namespace) -> None:

@@ -75,6 +75,11 @@ class Archive:
         if self._writer is not None:
             self._writer.flush()
 
+    def sync(self) -> None:
+        """Wait until all that `flush` wrote is on the disk; OSError where the disk does not take it."""
+        if self._writer is not None:
+            self._writer.sync()
+
     @property
     def full(self) -> bool:
         """Whether as much waits in memory as may."""

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import redis
 
+from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError
 from crawler.sites import connection
 from crawler.sites.seeds import names_contact
-from crawler.store import database
+from crawler.store import database, durability
 from crawler.store.joining import joined, names_tables
 from crawler.store.leftover import coordinators
 from crawler.store.server import ServerError
@@ -88,7 +89,7 @@ def _safely(
 
 def _folder(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
     try:
-        options.var.mkdir(parents=True, exist_ok=True)
+        sync_folders(*make_folder(options.var))
         with tempfile.TemporaryFile(dir=options.var):
             pass
     except OSError as error:
@@ -175,6 +176,7 @@ def _server_itself(client: Any, address: str) -> Iterator[Finding]:
         yield Finding(
             "append-only", "bad", "off", "a restart of the server loses the queue (config set appendonly yes)"
         )
+    yield from _appendfsync(client)
     seconds, micros = client.time()
     off = abs(time.time() - seconds - micros / 1e6)
     far = off > MOST_CLOCK_SECONDS
@@ -194,6 +196,20 @@ def _memory(info: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("memory", "bad", told, connection.FULL)
     elif most:
         yield Finding("memory", "good", f"{used / 1e6:.1f} MB used, maxmemory {most / 1e6:.1f} MB")
+
+
+def _appendfsync(client: Any) -> Iterator[Finding]:
+    """Nothing where the server may not be asked."""
+    found = durability.appendfsync(client)
+    if found == "no":
+        yield Finding(
+            "appendfsync",
+            "bad",
+            found,
+            "expected everysec: a power cut can take back half a minute (config set appendfsync everysec)",
+        )
+    elif found:
+        yield Finding("appendfsync", "good", found)
 
 
 def _coordinators(client: Any, options: Options) -> Iterator[Finding]:
@@ -233,5 +249,8 @@ def _database(settings: BaseSettings, options: Options) -> Iterator[Finding]:
         yield Finding("database", "note", f"{told}: no tables yet", "the first coordinator makes them")
     else:
         yield Finding("database", "good", f"{told}, tables of version {version}")
+    for risk in durability.of_database(engine):
+        advice = f"expected {risk.expected}, or a power cut can take back what was stored: {risk.advice}"
+        yield Finding(risk.name, "bad", risk.value, advice)
     if engine.url.get_backend_name() == "sqlite" and not os.access(str(engine.url.database), os.W_OK):
         yield Finding("database", "bad", f"{engine.url.database} cannot be written", "wanted write access")

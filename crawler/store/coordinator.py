@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import redis
 
+from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError, Options
 from crawler.records import RecordError, decode, is_plain
 from crawler.sites.connection import connect_blocking, passes
 from crawler.sites.connection import told as told_redis
-from crawler.store import due_times
+from crawler.store import due_times, durability
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
 from crawler.store.hooks import Hooks
 from crawler.store.log_keeper import LogKeeper
@@ -109,6 +110,7 @@ class Coordinator:
         try:
             self._patiently(stop, lambda: migrate(self._database))
             logger.info("%s writes to %s", self.name, told(self._engine.url))
+            self._patiently(stop, self._name_risks)
             self._hooks.start(self._engine)
             reason = self._work(stop, leave)
         except _StoppedError:
@@ -119,8 +121,12 @@ class Coordinator:
 
     def _open(self) -> Engine:
         if not self._options.database_url:
-            self._options.var.mkdir(parents=True, exist_ok=True)
+            sync_folders(*make_folder(self._options.var))
         return open_database(self._options.database)
+
+    def _name_risks(self) -> None:
+        for risk in (*durability.of_database(self._database), *durability.of_redis(self._client)):
+            logger.warning("a power cut can take back what was acknowledged: %s", risk)
 
     def _close(self) -> None:
         self._hooks.end()

@@ -19,22 +19,26 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def joined(settings: BaseSettings, options: Options) -> Iterator[str]:
+def joined(settings: BaseSettings, options: Options, *, changes: bool = False) -> Iterator[str]:
     """The server's address, set as REDIS_URL meanwhile; ServerError where the bundled one cannot be started.
 
     OptionError where none is named and the settings keep the bundled one out. What Redis raises inside becomes a
-    ServerAwayError in words.
+    ServerAwayError in words. `changes`: at the end of the block what was changed is on the bundled server's disk; a
+    server with a name has its own rule for that (`appendfsync`).
     """
     connection.require(settings)
     if connection.is_named(settings):
         with _in_words(settings):
             yield connection.told(settings)
         return
-    with Server(options.var).join("visitor") as membership:
+    server = Server(options.var)
+    with server.join("visitor") as membership:
         settings.set("REDIS_URL", membership.url, priority="cmdline")
         try:
             with _in_words(settings):
                 yield membership.url
+            if changes:
+                server.sync()
         finally:
             settings.set("REDIS_URL", "", priority="cmdline")
 

@@ -54,6 +54,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from crawler.disk import make_folder, sync_files, sync_folders
 from crawler.store.stream import results_key
 
 logger = logging.getLogger(__name__)
@@ -75,9 +76,15 @@ STOP_SECONDS = 60.0
 START_LOCK_SECONDS = LOADING_SECONDS + STOP_SECONDS + 10.0
 # Looks are microseconds.
 PROBE_LOCK_SECONDS = 10.0
+# How long the server may hold back what it was given, before it writes it to its file; by its design two seconds.
+BUFFER_SECONDS = 10.0
 # After kill -9 a child that rewrites the file may hold the server's lock a little longer than its parent.
 SERVER_LOCK_SECONDS = 10.0
 LOG_TAIL_LINES = 12
+# Where the server keeps its append-only file, in parts; the last part is the one that it writes to.
+FILES = "appendonlydir"
+
+ZEROS_AT_A_TIME = 1 << 16
 
 # Where the server finds its own lock: the first descriptor behind stdin, stdout and stderr.
 _SERVER_LOCK_FD = 3
@@ -219,6 +226,34 @@ class Server:
         """At least one process has joined as an agent, this one included."""
         return self._is_held("agents.lock")
 
+    def sync(self) -> None:
+        """Wait until all that the server was given so far is on the disk; ServerError where that cannot be.
+
+        Not by WAITAOF, which Valkey 9.1 answers before the fsync of each second (as Redis 7.4.0 to 7.4.2 do).
+        """
+        for _ in _beats(BUFFER_SECONDS, f"waiting for the server at {self.socket} to write its file"):
+            if not self._buffered():
+                break
+        else:
+            raise self._error(f"has not written its file within {BUFFER_SECONDS:g} s", "Look at the disk")
+        self._sync_files()
+
+    def _sync_files(self) -> None:
+        files = self.folder / FILES
+        try:
+            sync_files(files.iterdir())
+            sync_folders(files, self.folder)
+        except OSError as error:
+            raise self._error(f"has a file that is not on the disk: {error}", "Look at the disk") from error
+
+    def _buffered(self) -> int:
+        """Bytes that the server has answered for and not written to its file yet."""
+        with self._client() as client:
+            try:
+                return int(cast("dict[str, int]", client.info("persistence"))["aof_buffer_length"])
+            except redis.RedisError as error:
+                raise self._error(f"does not tell what it has written: {error}", self._revival()) from error
+
     # --- whose it is -----------------------------------------------------------------------------------
 
     def _claim(self, prefix: str) -> None:
@@ -311,7 +346,7 @@ class Server:
 
     def _make_folders(self) -> None:
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folders(*make_folder(self.folder, mode=0o700))
             os.close(os.open(self.folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise ServerError(
@@ -345,6 +380,7 @@ class Server:
             return False
         began = time.monotonic()
         self._wait_for_answer(self._spawn())
+        self._sync_files()  # it has made some, and syncs the name of none of its folders
         logger.info("server started in %.2f s at %s", time.monotonic() - began, self.socket)
         if self.socket.parent != self.folder:
             logger.info("its socket lies there since VAR_DIR=%s is too long for one", self.var)
@@ -372,6 +408,8 @@ class Server:
         binary = str(server_binary())
         lock = self._take_server_lock()
         try:
+            for path in self.folder.glob(f"{FILES}/*.incr.aof"):
+                _cut_zeros(path)
             pid = self._run([binary, *self._options()], lock)
             os.pwrite(lock, f"{pid:<20}\n".encode(), 0)
             return pid
@@ -597,6 +635,27 @@ class Membership:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
+
+
+def _cut_zeros(path: Path) -> None:
+    """Cut the zeros off the end of an append-only file: the server would not start over them.
+
+    A power cut leaves them where the file system knew the file's new length before it had the bytes. No command ends
+    in a zero; one that lost its end besides is left out by the server itself.
+    """
+    with path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - ZEROS_AT_A_TIME)
+            file.seek(start)
+            kept = len(file.read(end - start).rstrip(b"\0"))
+            end = start + kept
+            if kept:
+                break
+        if end < size:
+            file.truncate(end)
+            os.fsync(file.fileno())
+            logger.warning("%s: %d zeros at its end cut off, which a power cut has left", path, size - end)
 
 
 def _lock(path: Path, mode: int) -> int | None:
