@@ -8,16 +8,19 @@ Each bends one method of a class, in the process that it is switched on in, and 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from crawler.agent.agent import Agent
 from crawler.agent.download import CurlDownloadHandler
-from crawler.sites.queue import Newcomer, SiteQueue
+from crawler.sites.queue import Delivery, Newcomer, SiteQueue
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -30,6 +33,8 @@ logger = logging.getLogger("faults")
 
 LATE_SECONDS = 0.5
 LATE_PATH = "/late"
+# What SlowDisk takes.
+SYNC_SECONDS = 0.1
 
 
 def suffers(fault: type[Fault]) -> dict[str, Any]:
@@ -100,6 +105,56 @@ class KilledAtLeave(Fault):
             _killed("a site is given back")
 
         SiteQueue.leave = leave  # type: ignore[method-assign]
+
+
+class SlowDisk(Fault):
+    """A file is on the disk as far as fsync was called for it, and its name once that was called for the folder.
+
+    Each call takes a tenth of a second, so that pages end meanwhile. What is published before its capture is there, and
+    an event loop that waits for the disk, are said in the log as errors.
+    """
+
+    def bend(self) -> None:
+        synced: dict[str, int] = {}
+        names: set[str] = set()
+
+        def slowly(whole: Callable[[int], None]) -> Callable[[int], None]:
+            def sync(descriptor: int) -> None:
+                if threading.current_thread() is threading.main_thread():
+                    logger.error("the event loop waits for the disk")
+                path = Path(f"/proc/self/fd/{descriptor}").readlink()
+                if path.is_dir():
+                    found = os.listdir(path)  # noqa: PTH208 - names, as the folder has them
+                    whole(descriptor)
+                    names.update(found)
+                    return
+                size = os.fstat(descriptor).st_size
+                time.sleep(SYNC_SECONDS)
+                whole(descriptor)
+                synced[path.name] = size
+
+            return sync
+
+        def is_kept(page: dict[str, Any]) -> bool:
+            file = page.get("warc_file")
+            if not file:
+                return True
+            there = {file, f"{file}.open"} & names
+            end = int(page["warc_offset"]) + int(page["warc_length"])
+            return bool(there) and any(synced.get(name, 0) >= end for name in (file, f"{file}.open"))
+
+        os.fdatasync, os.fsync = slowly(os.fdatasync), slowly(os.fsync)
+        whole = SiteQueue.publish
+
+        async def publish(self: SiteQueue, agent: str, deliveries: Sequence[Delivery]) -> Any:
+            pages = [json.loads(record) for one in deliveries for record, _ in one.records]
+            for page in pages:
+                if not is_kept(page):
+                    logger.error("published before it was on the disk: %s", page)
+            logger.info("published: %d captures", sum("warc_file" in page for page in pages))
+            return await whole(self, agent, deliveries)
+
+        SiteQueue.publish = publish  # type: ignore[method-assign]
 
 
 class HopHeldBack(Fault):

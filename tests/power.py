@@ -7,11 +7,9 @@ processes, and mounts the copy in the place of the first. Needs root and a loop 
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import eventually, free_port
+from tests.own_databases import open_folder
+from tests.servers import eventually
 
 MEGABYTES = 512
 
@@ -80,83 +79,18 @@ def disk() -> Iterator[Disk]:
     """A disk whose power can be cut, gone after the block."""
     if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
         pytest.skip("no disk whose power can be cut: that needs root and mkfs.ext4")
-    base = Path(tempfile.mkdtemp(prefix="lt-power-"))
-    base.chmod(0o755)  # a PostgreSQL has a user of its own
-    folder, images = base / "disk", base / "images"
-    folder.mkdir()
-    images.mkdir()
-    made: Disk | None = None
-    try:
+    with open_folder() as base:  # a PostgreSQL has a user of its own
+        folder, images = base / "disk", base / "images"
+        folder.mkdir()
+        images.mkdir()
         try:
             made = Disk(folder, images)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no disk whose power can be cut: {error.stderr.strip()}")
-        yield made
-    finally:
-        if made is not None:
+        try:
+            yield made
+        finally:
             made.unmount()
-        shutil.rmtree(base)
-
-
-class Postgres:
-    """A PostgreSQL with the settings of its makers, its data on that disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._data = folder / "postgres"
-        self._port = free_port()
-        self._bin = _postgres_programs()
-        self._process: subprocess.Popen[bytes] | None = None
-        owner = pwd.getpwnam("postgres")
-        self._data.mkdir(mode=0o700)
-        os.chown(self._data, owner.pw_uid, owner.pw_gid)
-        self._run("initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust").wait()
-        self.url = f"postgresql+psycopg://postgres@127.0.0.1:{self._port}/postgres"
-
-    def start(self) -> None:
-        """Start it over the data that is there, and wait until it answers."""
-        # What the machine ran when its power went names a process that may be another's by now.
-        (self._data / "postmaster.pid").unlink(missing_ok=True)
-        given = {"listen_addresses": "127.0.0.1", "port": str(self._port), "unix_socket_directories": ""}
-        options = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
-        self._process = self._run("postgres", "-D", str(self._data), *options)
-        asked = [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
-        eventually(lambda: subprocess.run(asked, check=False).returncode == 0, "PostgreSQL answers")
-
-    def processes(self) -> list[int]:
-        """Its process and those that it started."""
-        if self._process is None or self._process.poll() is not None:
-            return []
-        return [self._process.pid, *_children(self._process.pid)]
-
-    def stop(self) -> None:
-        """End it in order."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(30)
-
-    def _run(self, program: str, *words: str) -> subprocess.Popen[bytes]:
-        command = [str(self._bin / program), *words]
-        given = {"user": "postgres", "group": "postgres", "extra_groups": [], "cwd": "/"}
-        silent = subprocess.DEVNULL
-        return subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent, **given)  # type: ignore[call-overload, no-any-return]
-
-
-@contextmanager
-def postgres(folder: Path) -> Iterator[Postgres]:
-    """A PostgreSQL of the test's own, running; skips the test where its programs are not there."""
-    server = Postgres(folder)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-def _postgres_programs() -> Path:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("no initdb below /usr/lib/postgresql")
-    return found[-1].parent
 
 
 def _stopped(processes: Callable[[], list[int]]) -> list[int]:
@@ -178,17 +112,6 @@ def _stands(pid: int) -> bool:
         with suppress(OSError):
             states.append(task.read_text().rpartition(")")[2].split()[0])
     return all(state in "TZX" for state in states)
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(
-                pid
-            ):
-                found.append(int(entry.name))
-    return found
 
 
 def _call(*command: str) -> None:

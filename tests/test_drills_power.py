@@ -20,7 +20,8 @@ from tests.crawling import STORED, Place, wait_for_hits
 from tests.databases import KINDS
 from tests.drills import ONCE
 from tests.farm import Farm
-from tests.power import Disk, Postgres, disk, postgres
+from tests.own_databases import Postgres, postgres
+from tests.power import Disk, disk
 
 CUTS = 10
 

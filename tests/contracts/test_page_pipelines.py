@@ -7,7 +7,9 @@ what says which page it was. The objects around the page are the agent's own; no
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +24,7 @@ from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
 from crawler.agent.names import Names
 from crawler.agent.overrides import PLAIN, Dress
-from crawler.agent.pages import Chain, LoadedPage
+from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.slots import Slot
 from crawler.sites.queue import Leased
 from crawler.spiders.site import SiteSpider
@@ -187,3 +189,67 @@ def test_a_failing_step_costs_the_page_nothing_else(bench: Bench, caplog: pytest
     assert len(page.record.sha256) == 64
     assert page.slot.frontier.in_flight == 0
     assert "Failing failed on" in caplog.text
+
+
+class Keeper:
+    """A step that keeps something; what was asked of it, in order, and whether in the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bool]] = []
+        self.refuses = ""
+
+    def process(self, page: LoadedPage) -> None:
+        self._note("process")
+
+    def flush(self) -> None:
+        self._note("flush")
+
+    def sync(self) -> None:
+        self._note("sync")
+
+    def _note(self, what: str) -> None:
+        self.asked.append((what, threading.current_thread() is threading.main_thread()))
+        if what == self.refuses:
+            raise OSError("no room")
+
+
+def test_what_records_refer_to_is_written_and_then_synced_in_a_thread(bench: Bench) -> None:
+    chain = Chain(bench.crawler, {f"{__name__}.Keeper": 1})
+    [step] = chain._steps
+    assert isinstance(step, Keeper)
+
+    async def flushes() -> None:
+        chain.process(bench.page(b"", ""))
+        for refused in ("flush", "sync", ""):
+            step.refuses = refused
+            if refused:
+                with pytest.raises(NotKeptError, match="Keeper: no room"):
+                    await chain.flush()
+            else:
+                await chain.flush()
+        await chain.flush()  # no page came: nothing has to be synced
+
+    asyncio.run(flushes())
+    assert step.asked == [
+        ("process", True),
+        ("flush", True),
+        *[("flush", True), ("sync", False)] * 2,
+        ("flush", True),
+    ]
+
+
+@pytest.mark.parametrize("path", PIPELINES)
+def test_it_may_be_flushed_synced_and_closed_at_any_time(
+    bench: Bench, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chain = Chain(bench.crawler, {path: 1})
+
+    async def flushes() -> None:
+        for _ in range(2):
+            await chain.flush()
+            chain.process(bench.page(BODIES["page"], "text/html"))
+            await chain.flush()
+
+    asyncio.run(flushes())
+    chain.close()
