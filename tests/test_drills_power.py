@@ -55,10 +55,13 @@ class Machine:
             "DATABASE_URL": server.url if server else None,
         }
 
-    def crawl_until_power_is_cut(self, farm: Farm, requests: int) -> None:
+    def crawl(self, farm: Farm, seeds: list[str], requests: int) -> None:
+        """Begin, and return after so many requests."""
         before = len(farm.hits())
-        self.place.start("crawl", "site", "-a", f"seeds={','.join(farm.seeds)}", "--no-summary", **self.given)
+        self.place.start("crawl", "site", "-a", f"seeds={','.join(seeds)}", "--no-summary", **self.given)
         wait_for_hits(farm, requests, before)
+
+    def cut_power(self) -> None:
         self._disk.cut(self._processes)
         if self._postgres:
             self._postgres.start()
@@ -98,10 +101,26 @@ def test_a_power_cut(kind: str, cut: int, farm: Farm, tmp_path: Path, rng: rando
         machine = Machine(stack.enter_context(Place(tmp_path)), where, server)
         expected = farm.expected()
         many = sum(map(len, expected.values()))
-        machine.crawl_until_power_is_cut(farm, rng.randrange(many // 10, many))
+        machine.crawl(farm, farm.seeds, rng.randrange(many // 10, many))
+        machine.cut_power()
         machine.crawl_to_the_end()
         stored = machine.pages()
         missing = sum(len(urls - stored.get(site, set())) for site, urls in expected.items())
         captures = machine.captures()
         print(f"{kind}, cut {cut}: {missing} of {many} pages missing, captures {captures}")
         assert (missing, captures["missing"], captures["damaged"]) == (0, 0, 0)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("cut", range(3))
+def test_seeds_that_were_accepted(cut: int, farm: Farm, tmp_path: Path) -> None:
+    """The power goes as soon as `scrapy seed` has ended, in mid-crawl."""
+    with disk() as where, Place(tmp_path) as place:
+        machine = Machine(place, where, None)
+        machine.crawl(farm, farm.seeds[:10], 100)
+        for seed in farm.seeds[10:13]:
+            place.run("seed", seed).succeeded()
+        machine.cut_power()
+        machine.crawl_to_the_end()
+        stored = machine.pages()
+        assert set(farm.seeds[10:13]) <= {f"{site}/" for site in stored}
