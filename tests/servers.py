@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -34,10 +35,10 @@ def eventually(condition: Callable[[], object], what: str, seconds: float = PATI
 
 
 class RunningServer:
-    """One valkey-server with an append-only file in a folder of its own; `more` are options of its configuration.
+    """One server with an append-only file in a folder of its own; `more` are options of its configuration.
 
-    `login` is the user and password of `client`, where the server lets nobody in without; `program` the server's own,
-    the bundled one by default.
+    `login` is the user and password of `client`, where the server lets nobody in without. `program` is the server's
+    binary, the bundled Valkey where none is given.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class RunningServer:
         program: Path | None = None,
         **more: str,
     ) -> None:
-        self._program = program or server_binary()
         # Not in `folder`: the path of a socket ends at 107 bytes.
         self._short = Path(tempfile.mkdtemp(prefix="lt-"))
         self._socket = self._short / "s"
         self._folder = folder
+        self._program = program or server_binary()
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{self._socket}"
         self._more = more
@@ -81,7 +82,7 @@ class RunningServer:
             *(word for name, value in options.items() for word in (f"--{name}", value)),
         ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        eventually(self._answers, "valkey-server answers")
+        eventually(self._answers, "the server answers")
 
     def kill(self) -> None:
         """Ends the server as a power switch would."""
@@ -96,9 +97,19 @@ class RunningServer:
         shutil.rmtree(self._short, ignore_errors=True)
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"{self._program} ended with code {self._process.returncode}"
         with suppress(redis.RedisError):
             return bool(self.client.ping())
         return False
+
+
+def machine_redis() -> Path:
+    """The `redis-server` of this machine; skips the test where there is none."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server on this machine")
+    return Path(program)
 
 
 def start_valkey(folder: Path) -> RunningServer:

@@ -1015,6 +1015,20 @@ function operations.restore()
   return new
 end
 
+-- site, checkpoint -> 1. It takes the place of whatever checkpoint is there; the site itself follows by `restore`.
+function operations.give_checkpoint(site, checkpoint)
+  call('UNLINK', base .. 'checkpoint:' .. site)
+  call('RPUSH', base .. 'checkpoint:' .. site, checkpoint)
+  return 1
+end
+
+-- name and value of each field of the recheck account, in turn -> 1. They take the place of whatever is there.
+function operations.keep_account()
+  call('UNLINK', base .. 'recrawl')
+  call('HSET', base .. 'recrawl', unpack(ARGV, 2))
+  return 1
+end
+
 -- lock (planner, opener), holder, ms -> a fencing number while this holder has the lock, else 0. Asked again it holds on.
 function operations.lock(lock, holder, ms)
   local name, number = string.match(call('GET', base .. lock) or '', '^(%S+) (%S+)$')

@@ -560,11 +560,7 @@ class SiteQueue:
 
     async def keep_account(self, account: Mapping[str, float]) -> None:
         """For the next look, of whichever coordinator; in the place of whatever was there."""
-        key = f"{self._base}recrawl"
-        pipeline = self._client.pipeline(transaction=True)
-        pipeline.unlink(key)
-        pipeline.hset(key, mapping=dict(account))
-        await pipeline.execute()
+        await self._call("keep_account", *itertools.chain.from_iterable(account.items()))
 
     async def hold_up(self, site: str, work: Work) -> int:
         """Hold up a site's due time until `release`; what it was, in ms, 0: it had none."""
@@ -704,11 +700,7 @@ class SiteQueue:
 
     async def give_checkpoint(self, site: str, checkpoint: bytes) -> None:
         """The checkpoint of a site that the queue does not know yet; one that was given before goes."""
-        key = f"{self._base}checkpoint:{site}"
-        pipeline = self._client.pipeline(transaction=True)
-        pipeline.unlink(key)
-        pipeline.rpush(key, checkpoint)
-        await pipeline.execute()
+        await self._call("give_checkpoint", site, checkpoint)
 
     # --- the plan ---
 

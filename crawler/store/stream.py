@@ -189,7 +189,8 @@ class ResultsStream:
         try:
             return call()
         except redis.ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
+            # UNBLOCKED: Redis 7.0, where the stream is removed while it is waited for.
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
         self._make_group()
         return call()
