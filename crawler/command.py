@@ -114,6 +114,7 @@ _CODES = {
     "agent_failed": 1,
     "memusage_exceeded": 1,
     "no_coordinator": 1,
+    "queue_lost": 1,
     "redis_away": 1,
     "start_error": 1,
     "bad_seeds": 2,

@@ -41,6 +41,7 @@ def queue_now(**given: Any) -> QueueNow:
         parked=2,
         ever_published=5_000,
         pending=0,
+        lost=0,
     )._replace(**given)
 
 

@@ -30,6 +30,7 @@ from crawler.agent.checking import CHECKING, Checking
 from crawler.agent.daily import DailyCaps, Days
 from crawler.agent.division import LOADING
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
+from crawler.agent.losses import Losses
 from crawler.agent.offers import Offers
 from crawler.agent.outbox import Outbox
 from crawler.agent.pages import NotKeptError
@@ -93,6 +94,8 @@ class Agent:
         self._client = connection.connect(settings)
         self.queue = SiteQueue(self._client, options)
         self.session = Session(self.queue, options, lost=self._lose)
+        serves_itself = connection.serves_itself(crawler)
+        self._losses = Losses(self.queue, self.session.server_time, serves_itself=serves_itself)
         author = self.session.author
         self.outbox = Outbox(self.queue, author, options.spool_records, options.flush_records)
         self.seeding = Seeding(self._client, self.queue, options, self.scope, author, settings["USER_AGENT"])
@@ -132,6 +135,7 @@ class Agent:
         self._closing: asyncio.Task[None] | None = None
 
     def _lose(self) -> None:
+        self._losses.dropped = True
         self.leasing.lose()
         self.checking.lose()
 
@@ -247,6 +251,7 @@ class Agent:
             if self._stream.look(depth):
                 self._wake()
             self.outbox.packs = self._stream.long
+            await self._losses.look()
             await self.leasing.find_orphans()
             if await self.seeding.refresh_scope() or depth.added != self._sites_known:
                 self._sites_known = depth.added
@@ -312,7 +317,9 @@ class Agent:
             if self.leasing:
                 self._last_in_hand = asyncio.get_running_loop().time()
                 self._idle_since_ms = 0
-            if not got and await self._nothing_left():
+            if got or not await self._nothing_left():
+                self._losses.begin_again()
+            elif await self._losses.known(await self.queue.depth(), self.session.pages):
                 await self._finish()
                 return
             if not got or self.leasing.sated:
@@ -478,6 +485,9 @@ class Agent:
     async def _finish(self) -> None:
         """Say what is left for later, and let the engine end."""
         depth = await self.queue.depth()
+        if self._losses.lost:
+            self._give_up("queue_lost", self._losses.told(self._losses.lost))
+            return
         if depth.added == 0:
             self._give_up(
                 "no_seeds",

@@ -129,7 +129,9 @@ class Command(LowtideCommand):
                     f"agents work on this crawl: {', '.join(working)}; stop them first (one that was killed counts "
                     "for LEASE_SECONDS more), or add --force"
                 )
-            return await queue.reset()
+            removed = await queue.reset()
+            await queue.give_up_tables()
+            return removed
 
     async def _at_work(self, queue: SiteQueue) -> list[str]:
         """Names of the agents at work; CommandError where they cannot be read."""

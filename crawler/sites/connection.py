@@ -22,6 +22,7 @@ from redis.retry import Retry
 from crawler.options import OptionError, without_password
 
 if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 # The extension that runs the bundled server; settings.cluster takes it out.
@@ -102,6 +103,12 @@ def require(settings: BaseSettings) -> None:
 def may_serve_itself(settings: BaseSettings) -> bool:
     """Whether these settings let a process use the bundled server."""
     return settings.getwithbase("EXTENSIONS").get(BUNDLED) is not None
+
+
+def serves_itself(crawler: Crawler) -> bool:
+    """Whether this crawl uses the bundled server, so that a coordinator is started beside it."""
+    parts = crawler.extensions.middlewares if crawler.extensions else ()
+    return BUNDLED in (f"{type(part).__module__}.{type(part).__qualname__}" for part in parts)
 
 
 def check(settings: BaseSettings) -> None:

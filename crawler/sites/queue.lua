@@ -979,6 +979,7 @@ function operations.forget(site, report, ...)
   if record.address ~= '-' then unpark(record.address) end
   add(class_of(record), -1)
   add('added', -1)
+  if call('HEXISTS', base .. 'tables', 'added') == 1 then call('HINCRBY', base .. 'tables', 'added', -1) end
   call('SREM', base .. 'suspended', site)
   call('SREM', base .. 'parked', site)
   call('HDEL', bucket(site), site)

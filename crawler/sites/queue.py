@@ -234,6 +234,14 @@ class Depth(NamedTuple):
         return self.waiting + self.suspended + self.leased
 
 
+class TablesWord(NamedTuple):
+    """What coordinators last said of the tables beside the queue (crawler.store.comparing.tables_key)."""
+
+    added: int  # sites that the queue knew then
+    lost: int  # unfinished sites of the tables that it did not know
+    at_ms: int  # when they were counted, on the server's clock
+
+
 class SiteRecord(NamedTuple):
     """A site as the queue knows it."""
 
@@ -786,6 +794,22 @@ class SiteQueue:
         text = await self._client.hget(key, name) or b""
         raise BrokenRecordError(key, _found(name, text), "whole numbers")
 
+    async def tables_word(self) -> TablesWord | None:
+        """What coordinators last said of the tables; None: nothing since the queue is there, or since its reset."""
+        key, names = f"{self._base}tables", ("added", "lost", "at", "reset")
+        *values, reset = await self._client.hmget(key, names)
+        if reset is not None or None in values:
+            return None
+        return TablesWord(*map(_whole, itertools.repeat(key), names, values))
+
+    async def give_up_tables(self) -> None:
+        """Sites that the tables have now, and a queue that was reset does not know, are not missed."""
+        await self._client.hset(f"{self._base}tables", "reset", 1)
+
+    async def count_tables_again(self) -> None:
+        """What coordinators said of the tables holds no longer."""
+        await self._client.hdel(f"{self._base}tables", "lost")
+
     async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
         """The sites that wait for a time, soonest first: name, due time in ms, reason."""
         key = f"{self._base}wake:{work}"
@@ -966,7 +990,7 @@ class SiteQueue:
         return None if budget is None else _whole(f"{self._base}budget", site, budget)
 
     def _bucket(self, site: str) -> str:
-        return f"{self._base}sites:{sha1(site.encode(), usedforsecurity=False).hexdigest()[:4]}"
+        return bucket_of(self._base, site)
 
     async def _call(self, operation: str, *arguments: Any) -> Any:
         parts: Iterable[Any] = (f"{self._base}count", operation, *arguments)
@@ -991,6 +1015,11 @@ class SiteQueue:
 
 def _is_later(text: object) -> bool:
     return isinstance(text, bytes) and text[:1] in (b"l", b"L")
+
+
+def bucket_of(base: str, site: str) -> str:
+    """The key of the hash that holds a site's record; `base` is what all keys of the crawl begin with."""
+    return f"{base}sites:{sha1(site.encode(), usedforsecurity=False).hexdigest()[:4]}"
 
 
 def _of_bucket(key: bytes | str, error: Exception) -> Exception:

@@ -20,7 +20,7 @@ from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError
 from crawler.sites import connection
 from crawler.sites.seeds import names_contact
-from crawler.store import database, durability
+from crawler.store import comparing, database, durability, operating, restarts
 from crawler.store.joining import joined, names_tables
 from crawler.store.leftover import coordinators
 from crawler.store.server import ServerError
@@ -138,6 +138,8 @@ def _user_agent(settings: BaseSettings, _options: Options) -> Iterator[Finding]:
 
 
 def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
+    # Asked first: inside of `joined` every server is a named one.
+    tables = names_tables(settings, options)
     with joined(settings, options) as address:
         client: Any = connection.connect_blocking(settings)
         try:
@@ -146,11 +148,12 @@ def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
             why = connection.explained(settings, error)
             yield Finding("Redis", "bad", why, "wanted a server that answers at REDIS_URL")
             return
-        yield from _server_itself(client, address)
+        yield from _server_itself(client, address, options)
         yield from _coordinators(client, options)
+        yield from _queue(client, options, tables=tables)
 
 
-def _server_itself(client: Any, address: str) -> Iterator[Finding]:
+def _server_itself(client: Any, address: str, options: Options) -> Iterator[Finding]:
     info = client.info()
     name = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info["redis_version"])
@@ -172,6 +175,7 @@ def _server_itself(client: Any, address: str) -> Iterator[Finding]:
     yield from _memory(info)
     if info.get("aof_enabled"):
         yield Finding("append-only", "good", "on")
+        yield _restart(restarts.look(client, options.key_prefix))
     else:
         yield Finding(
             "append-only", "bad", "off", "a restart of the server loses the queue (config set appendonly yes)"
@@ -210,6 +214,30 @@ def _appendfsync(client: Any) -> Iterator[Finding]:
         )
     elif found:
         yield Finding("appendfsync", "good", found)
+
+
+def _restart(memory: restarts.Memory) -> Finding:
+    """What becomes of the queue when the server is started again."""
+    if memory.keeps:
+        return Finding("restart", "good", "keeps what scripts wrote")
+    words = f"{memory.version} {restarts.FORGETS}"
+    if memory.keeps is None:
+        words += ", unless the user `default` may write"
+    return Finding("restart", "bad", words, restarts.advice(memory))
+
+
+def _queue(client: Any, options: Options, *, tables: bool) -> Iterator[Finding]:
+    """Whether the queue knows what the tables say is unfinished."""
+    try:
+        engine = operating.the_tables(options) if tables else None
+        lost = comparing.count_lost(engine, client, options.key_prefix) if engine is not None else 0
+    except database.DatabaseError:
+        return  # the look at the database says why
+    if lost:
+        words = f"does not know {lost:,} unfinished sites of the tables"
+        yield Finding("queue", "bad", words, f"it was lost: {comparing.ADVICE}")
+    elif engine is not None:
+        yield Finding("queue", "good", "knows all unfinished sites of the tables")
 
 
 def _coordinators(client: Any, options: Options) -> Iterator[Finding]:

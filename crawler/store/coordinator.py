@@ -31,7 +31,8 @@ from crawler.options import OptionError, Options
 from crawler.records import RecordError, decode, is_plain
 from crawler.sites.connection import connect_blocking, passes
 from crawler.sites.connection import told as told_redis
-from crawler.store import due_times, durability
+from crawler.store import due_times, durability, restarts
+from crawler.store.comparing import Comparison
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
 from crawler.store.hooks import Hooks
 from crawler.store.log_keeper import LogKeeper
@@ -91,6 +92,7 @@ class Coordinator:
         self._log_keeper: LogKeeper | None = None
         self._pulse = _Pulse(self._client, options.key_prefix, self.name)
         self._hooks = Hooks(self._client, options, self.name)
+        self._comparison = Comparison(self._client, options)
         self._thinning = Thinning(self._client, options.key_prefix, self.name, histories(options))
         self._reopening = Reopening(settings, options, self.name)
 
@@ -111,13 +113,19 @@ class Coordinator:
             self._patiently(stop, lambda: migrate(self._database))
             logger.info("%s writes to %s", self.name, told(self._engine.url))
             self._patiently(stop, self._name_risks)
+            self._warn_of_restarts()
             self._hooks.start(self._engine)
+            self._comparison.start(self._engine)
             reason = self._work(stop, leave)
         except _StoppedError:
             reason = "stopped while waiting; what is not stored stays in the stream"
         finally:
             self._close()
         logger.info("%s: %s; %d records stored", self.name, reason, self.written)
+
+    def _warn_of_restarts(self) -> None:
+        if words := restarts.warning(self._client, self._options.key_prefix):
+            logger.warning("%s", words)
 
     def _open(self) -> Engine:
         if not self._options.database_url:
@@ -131,6 +139,7 @@ class Coordinator:
     def _close(self) -> None:
         self._hooks.end()
         self._reopening.close()
+        self._comparison.end()
         self._database.dispose()
         with suppress(redis.RedisError):
             self._stream.close()

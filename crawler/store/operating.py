@@ -160,6 +160,7 @@ async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Optio
         counts["known"] += len(known)
     for dues in _status_dues(engine, options.status_interval_seconds):
         await queue.fall_due("status", dues)
+    await queue.count_tables_again()
     return counts
 
 

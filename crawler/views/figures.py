@@ -348,6 +348,7 @@ class QueueNow(NamedTuple):
     parked: int
     ever_published: int  # entries of the results stream, since the server knows it
     pending: int  # of these, read by a coordinator and not stored yet
+    lost: int | None  # unfinished sites of the tables that it does not know; None: they were not counted
 
 
 async def queue_now(client: Redis, queue: SiteQueue, options: Options, most: int = 10) -> QueueNow:
@@ -357,6 +358,7 @@ async def queue_now(client: Redis, queue: SiteQueue, options: Options, most: int
     hour_seconds = float(newest.get("hour_seconds", options.hour_seconds))
     hour = int(await queue.server_seconds() // hour_seconds)
     published, pending, names = await _stream(client, options.key_prefix)
+    word = await queue.tables_word()
     return QueueNow(
         depth=await queue.depth(),
         agents=agents,
@@ -370,6 +372,7 @@ async def queue_now(client: Redis, queue: SiteQueue, options: Options, most: int
         parked=await queue.parked_count(),
         ever_published=published,
         pending=pending,
+        lost=None if word is None else word.lost,
     )
 
 

@@ -77,6 +77,9 @@ def _of_queue(now: QueueNow) -> Iterator[Metric]:
     for state in STATES:
         sites.add_metric([state], depth[state])
     yield sites
+    if now.lost is not None:
+        about = "Unfinished sites of the tables that the queue does not know."
+        yield GaugeMetricFamily("lowtide_sites_lost", about, now.lost)
     yield GaugeMetricFamily("lowtide_sites_in_line", "Sites left in this hour's list.", now.line_length)
     yield GaugeMetricFamily("lowtide_agents", "Agents with a session.", now.depth.agents)
     yield GaugeMetricFamily("lowtide_stream_records", "Records that wait for the tables.", now.depth.records)
