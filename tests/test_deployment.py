@@ -1,5 +1,7 @@
 """The cluster of docs/operations.md, set up as that page says: two scrapyd nodes, a Redis with users, a PostgreSQL.
 
+The Redis is this machine's own, an older one than the bundled Valkey.
+
 Files come from the page (`<!-- file: cluster/… -->`), and so do the commands that deploy and crawl; addresses, ports
 and folders of this machine are put in place of the page's, and what a test must not wait for is added to the
 environment files. systemd's part is played here: a unit's command gets the folder and environment that its unit names,
@@ -40,10 +42,10 @@ from tests.crawling import ROOT, STORED, Place, Run, fetched
 from tests.databases import fresh_database
 from tests.farm import Farm
 from tests.project_copy import copy_project
-from tests.servers import RunningServer, eventually, free_port
+from tests.servers import RunningServer, eventually, free_port, machine_redis
 from tests.test_docs import Block, blocks_of, matches, steps_of
 
-pytestmark = [pytest.mark.needs("postgres", "scrapyd", "curl"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs("postgres", "scrapyd", "curl", "redis-server"), pytest.mark.timeout(180)]
 
 PAGE = blocks_of((ROOT / "docs/operations.md").read_text(encoding="utf-8"))
 FILES = {
@@ -90,6 +92,29 @@ def test_two_nodes_crawl_to_the_end(cluster: Cluster) -> None:
     assert "balanced" in cluster.operate("scrapy", "report", "ledger")
     cluster.operate("scrapy", "doctor")
     cluster.operate("scrapy", "queue", "show")
+    assert cluster.refused_commands() == []
+
+
+def test_a_redis_that_is_killed_and_started_again_loses_nothing(cluster: Cluster) -> None:
+    """In the middle of a crawl, with the users of the page: this machine's Redis reads its file as any other does."""
+    with Farm(sites=6, pages=40, kinds=(), names=(), delay_ms=20) as farm:
+        cluster.operate("scrapy", "seed", *farm.seeds)
+        for node in NODES:
+            cluster.schedule(node, setting="LEASE_SECONDS=10")
+        eventually(lambda: len(farm.hits()) > 40, "the crawl is in its middle", JOB_SECONDS)
+        known = int(cluster.admin.hget("lt:{0}:count", "added") or 0)
+        cluster.redis.kill()
+        cluster.redis.start()
+        assert int(cluster.admin.hget("lt:{0}:count", "added") or 0) == known
+        for node in NODES:
+            cluster.await_end_of_jobs(node)
+        cluster.await_stored()
+        stored = cluster.stored()
+        assert {site: stored.get(site) for site in farm.expected()} == farm.expected()
+        assert "balanced" in cluster.operate("scrapy", "report", "ledger")
+        cluster.operate("scrapy", "doctor")
+    reasons = {reason for (reason,) in cluster.rows("select reason from runs where ended_at is not null")}
+    assert reasons <= {"finished", "shutdown"}
     assert cluster.refused_commands() == []
 
 
@@ -304,9 +329,9 @@ class Cluster:
         users = folder / "users.acl"
         users.write_text(FILES["users.acl"])
         options = {"port": str(self._redis_port), "bind": "127.0.0.1", "aclfile": str(users)}
-        server = RunningServer(folder, ("admin", "admin-password"), **options)
-        self._services.callback(server.stop)
-        self.admin = server.client
+        self.redis = RunningServer(folder, ("admin", "admin-password"), machine_redis(), **options)
+        self._services.callback(self.redis.stop)
+        self.admin = self.redis.client
 
     def start_node(self, node: str) -> None:
         """scrapyd, up."""

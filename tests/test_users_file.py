@@ -95,6 +95,36 @@ def test_the_user_default_may_do_everything_and_is_open_to_no_one(guarded: Guard
                 stranger.execute_command(*command.split())
 
 
+def test_a_restart_that_would_forget_is_named_before_it(guarded: Guarded, place: Place) -> None:
+    """Where the user `default` has no rights: it depends on the server's version."""
+    given = {"REDIS_URL": guarded.url("operator"), "DATABASE_URL": f"sqlite:///{place.folder}/crawl.db"}
+    safe = guarded.admin.info("server").get("server_name") == "valkey"
+
+    def doctor() -> dict[str, Any]:
+        run = place.run("doctor", "--json", **given)
+        (found,) = (one for one in json.loads(run.out) if one["what"] == "restart")
+        assert run.code == (0 if found["grade"] == "good" else 1), run.out
+        return dict(found)
+
+    assert doctor()["grade"] == "good"
+    guarded.admin.execute_command("ACL", "SETUSER", "default", "resetkeys", "-@all")
+    found = doctor()
+    if not safe:
+        assert found["grade"] == "bad"
+        assert found["found"].startswith("Redis 7.0")
+        assert "user default off ~* &* +@all" in found["advice"]
+    coordinator = place.start("coordinate", **{**given, "REDIS_URL": guarded.url("coordinator")})
+    coordinator.says("writes to")
+    eventually(lambda: guarded.admin.exists("lt:{0}:tables"), "it is at work")
+    coordinator.end().succeeded()
+    assert ("forgets at a restart" in coordinator.err) is not safe, coordinator.err
+    assert guarded.admin.acl_log() == []
+    guarded.admin.execute_command("ACL", "SETUSER", "operator", "-acl|dryrun")
+    found = doctor()
+    assert found["grade"] == ("good" if safe else "bad")
+    assert safe or "`+acl|dryrun` for this user" in found["advice"]
+
+
 def test_the_operator_does_all_that_the_page_says(guarded: Guarded, place: Place) -> None:
     """Every command that the page names for that user, a rebuild with an unfinished site among them."""
     place.var.mkdir()
