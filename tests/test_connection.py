@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis
+import uvloop
 from scrapy.settings import Settings
 
 from crawler.sites import connection
@@ -41,6 +43,28 @@ def test_calls_that_find_no_connection_free_wait_for_one(
     valkey: RunningServer, params: dict[str, Any], most: int
 ) -> None:
     assert connections_of({"REDIS_URL": valkey.url, "REDIS_PARAMS": params}) == most
+
+
+@pytest.mark.parametrize("loop", ["standard", "uvloop"])
+def test_a_connection_that_was_closed_meanwhile_is_a_connection_error(
+    valkey: RunningServer, loop: str
+) -> None:
+    """As after a silent outage: the kernel has given the connection up, and the library writes to it."""
+
+    async def written() -> None:
+        client = connection.connect(Settings({"REDIS_URL": valkey.url}))
+        try:
+            pool: Any = client.connection_pool
+            used = await pool.get_connection()
+            used._writer.transport.abort()
+            await pool.release(used)
+            with pytest.raises(redis.ConnectionError):
+                await client.ping()
+            assert await client.ping()
+        finally:
+            await client.aclose()
+
+    (uvloop.run if loop == "uvloop" else asyncio.run)(written())
 
 
 def test_an_address_by_parts_is_no_other_case(valkey: RunningServer) -> None:

@@ -70,11 +70,30 @@ def connect(settings: BaseSettings) -> redis_asyncio.Redis:
 def _patient(pool: redis_asyncio.ConnectionPool) -> redis_asyncio.BlockingConnectionPool:
     """The same, but that who finds all connections in use waits for one: the library's own refuses him."""
     return redis_asyncio.BlockingConnectionPool(
-        connection_class=pool.connection_class,
+        connection_class=_with_plain_errors(pool.connection_class),
         max_connections=pool.max_connections,
         timeout=REPLY_SECONDS,
         **pool.connection_kwargs,
     )
+
+
+def _with_plain_errors(kind: type[Any]) -> type[Any]:
+    """The same kind of connection, which tells that it is closed by a ConnectionError, whatever the event loop says.
+
+    After an outage in which nobody sent a reset, the first write finds the connection closed. The standard loop raises
+    an OSError then, as the library expects; uvloop a RuntimeError, which would look like a fault of this program.
+    """
+
+    class PlainErrors(kind):  # type: ignore[misc]
+        async def send_packed_command(self, *command: Any, **named: Any) -> None:
+            try:
+                await super().send_packed_command(*command, **named)
+            except RuntimeError as error:
+                if "handler is closed" not in str(error):
+                    raise
+                raise redis.ConnectionError(f"the connection is closed: {error}") from None
+
+    return PlainErrors
 
 
 def connect_blocking(settings: BaseSettings) -> redis.Redis:
