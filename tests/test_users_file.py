@@ -1,4 +1,4 @@
-"""The users file of docs/operations.md, as it stands there, on the bundled Valkey and on this machine's Redis.
+"""Configuration and users file of docs/operations.md, on the bundled Valkey and on this machine's Redis.
 
 A server takes the file, forgets nothing at a restart, and lets each user do what the page says that it does.
 """
@@ -21,22 +21,23 @@ from tests.small_site import SmallSite, links
 from tests.test_docs import blocks_of
 
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-USERS = next(block.text for block in blocks_of(PAGE) if block.file == "cluster/users.acl")
+FILES = {block.file: block.text for block in blocks_of(PAGE)}
+USERS, CONF = FILES["cluster/users.acl"], FILES["cluster/valkey.conf"]
 # Written by a script, so that the server's append-only file has it as MULTI … EXEC.
 WRITES = "redis.call('HSET', KEYS[1], 'a', 1) redis.call('RPUSH', KEYS[2], 'b') return 1"
 
 
 class Guarded:
-    """A server on a port of 127.0.0.1 that knows the page's users and no other."""
+    """A server on a port of 127.0.0.1 with the page's configuration, which knows the page's users and no other."""
 
     def __init__(self, folder: Path, program: Path) -> None:
         folder.mkdir()
         (folder / "users.acl").write_text(USERS)
         self.address = f"127.0.0.1:{free_port()}"
-        options = {"port": self.address.partition(":")[2], "aclfile": str(folder / "users.acl")}
-        self.server = RunningServer(
-            folder, ("admin", "admin-password"), program, bind="127.0.0.1", appendfsync="always", **options
-        )
+        page = dict(line.split(" ", 1) for line in CONF.splitlines() if not line.startswith("#"))
+        here = {"bind": "127.0.0.1", "dir": str(folder), "aclfile": str(folder / "users.acl")}
+        options = {**page, **here, "port": self.address.partition(":")[2]}
+        self.server = RunningServer(folder, ("admin", "admin-password"), program, **options)
         self.admin = self.server.client
 
     def url(self, user: str) -> str:
