@@ -22,6 +22,9 @@ _PACKED = b"\x78"
 # Bytes of JSON that a packed record may have: a few bytes can stand for any number.
 LARGEST_RECORD = 16_000_000
 
+# There are this many hashes of sets.
+SET_HASHES = 2**64
+
 # How the turn of a page ended. `denied`: robots.txt forbids it or it is of a trap, never fetched.
 # `filtered`: fetched, but of a kind that is not kept.
 PageOutcome = Literal["stored", "redirected", "duplicate", "failed", "denied", "filtered"]
@@ -114,6 +117,7 @@ class Page(_Record, tag="page", tag_field="kind"):
     warc_length: int = 0  # bytes of the record, compressed
     lastmods: bytes = b""  # of a sitemap: pages of its site and when it says they changed (pack_lastmods)
     extracted_at: int = 0  # when it was made anew from the archive, which is no fetch; 0: by its fetch
+    work: Work = "site"  # that loaded it
 
     @property
     def url(self) -> str:
@@ -337,6 +341,11 @@ def pack_links(urls: Iterable[str]) -> bytes:
 def pack_hashes(hashes: set[int]) -> bytes:
     """The same, of what `hash_of` gave."""
     return struct.pack(f"<{len(hashes)}Q", *sorted(hashes))
+
+
+def set_hash(hashes: Iterable[int]) -> int:
+    """One hash of a set of URLs, the same in any order: the sum of theirs, signed or not, modulo 2**64."""
+    return sum(hashes) % SET_HASHES
 
 
 def hash_of(text: str) -> int:

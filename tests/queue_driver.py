@@ -63,7 +63,7 @@ class Driver:
         self.options = options
         self.queue = SiteQueue(client, options)
         self._runner = runner
-        self._client = client
+        self.client = client
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.queue, name)
@@ -83,7 +83,7 @@ class Driver:
     def but(self, **changes: Any) -> Driver:
         """The same queue under other settings."""
         return Driver(
-            self.server, self._runner, self._client, msgspec.structs.replace(self.options, **changes)
+            self.server, self._runner, self.client, msgspec.structs.replace(self.options, **changes)
         )
 
     def add(self, *sites: str) -> None:
@@ -198,7 +198,7 @@ class Found(NamedTuple):
 
     letter: str
     address: str
-    figures: str  # done/known
+    figures: str  # done/known/hash
     token: str
     agent: str
     work: str
@@ -215,7 +215,7 @@ class Whole(NamedTuple):
 
     sites: dict[str, Found]
     counts: dict[str, int]
-    held: dict[str, dict[str, str]]  # agent -> site -> token, seq, delay, until, done/known
+    held: dict[str, dict[str, str]]  # agent -> site -> token, seq, delay, until, done/known/hash
     busy: dict[str, int]
     lists: dict[str, list[str]]
     wake: dict[str, dict[str, float]]  # work -> site -> due

@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from crawler.agent.frontier import FOLD_ABOVE, CheckpointError, Frontier, Snapshot, Turn, encode
+from crawler.records import hash_of, set_hash
 
 NEVER = math.inf
+SITE = "https://a.example"
 
 # A whole and a delta as version 1 has always written them; agents that were updated must go on from these.
 WHOLE_V1 = bytes.fromhex(
@@ -37,14 +39,14 @@ DELTA_V1 = bytes.fromhex(
 )
 
 
-def filled(*paths: str, **limits: int) -> Frontier:
-    frontier = Frontier(**limits)
+def filled(*paths: str, site: str = "", **limits: int) -> Frontier:
+    frontier = Frontier(**limits, site=site)
     frontier.add(paths, 0)
     return frontier
 
 
 def restored(entries: list[bytes], like: Frontier) -> Frontier:
-    frontier = Frontier(like.max_pages, like.max_depth)
+    frontier = Frontier(like.max_pages, like.max_depth, SITE)
     frontier.restore(entries)
     return frontier
 
@@ -256,8 +258,8 @@ def test_checkpoints_of_version_1_are_read() -> None:
     assert frontier.first_with(turns[-1], b"abcdefghij") == "/\ud55c"
 
 
-def test_what_is_written_today_is_what_version_1_wrote() -> None:
-    frontier = filled("/", "/a", "/b?c=d")
+def test_what_is_written_today_is_what_version_1_wrote_and_more() -> None:
+    frontier = filled("/", "/a", "/b?c=d", site=SITE)
     frontier.add(["/\ud55c", "/e"], 1)
     one, _, three = (frontier.take(0.0) for _ in range(3))
     assert one is not None
@@ -266,7 +268,16 @@ def test_what_is_written_today_is_what_version_1_wrote() -> None:
     frontier.finish(one)
     frontier.set_back(three, 9.0)
     frontier.strikes = 2
-    assert frontier.whole() == WHOLE_V1
+    *parts, silences, done_hash = msgspec.msgpack.decode(frontier.whole())
+    assert msgspec.msgpack.encode(parts) == WHOLE_V1
+    assert (silences, done_hash) == (0, hash_of(f"{SITE}/"))
+
+
+def test_a_checkpoint_of_version_1_has_the_hash_that_it_does_not_name() -> None:
+    frontier = Frontier(site=SITE)
+    frontier.restore([WHOLE_V1, DELTA_V1])
+    assert frontier.done_hash == set_hash(hash_of(SITE + path) for path in ("/", "/a"))
+    assert list(frontier.done()) == ["/", "/a"]
 
 
 # --- Against a model --------------------------------------------------------------------------------------
@@ -296,6 +307,14 @@ class Model:
     @property
     def waiting(self) -> int:
         return len(self.known) - self.head
+
+    def done(self) -> dict[int, str]:
+        unfinished = self.flying.keys() | self.back.keys()
+        return {
+            number: path
+            for number, (path, _) in enumerate(self.known[: self.head])
+            if number not in unfinished
+        }
 
     def add(self, paths: list[str], depth: int) -> int:
         before = len(self.known)
@@ -336,7 +355,7 @@ class Model:
 class FrontierMachine(RuleBasedStateMachine):
     @initialize(max_pages=st.sampled_from([0, 1, 4, 9]), max_depth=st.sampled_from([0, 1, 3]))
     def begin(self, max_pages: int, max_depth: int) -> None:
-        self.frontier = Frontier(max_pages, max_depth)
+        self.frontier = Frontier(max_pages, max_depth, SITE)
         self.model = self.told = Model(max_pages, max_depth)
         self.journal: list[bytes] = []
         self.now = 0.0
@@ -385,6 +404,14 @@ class FrontierMachine(RuleBasedStateMachine):
         expected = None if owner == turn.number else self.model.known[owner][0]
         assert self.frontier.first_with(turn, body) == expected
 
+    @rule(paths=st.lists(st.sampled_from(PATHS), max_size=3))
+    def undo(self, paths: list[str]) -> None:
+        done = self.model.done()
+        undone = {number: path for number, path in done.items() if path in paths}
+        assert self.frontier.undo(paths) == len(undone)
+        self.model.back |= dict.fromkeys(undone, (0.0, 0))
+        self.model.published -= len(undone)
+
     @rule()
     def delta(self) -> None:
         self.journal.append(self.frontier.delta())
@@ -413,6 +440,9 @@ class FrontierMachine(RuleBasedStateMachine):
         reachable = 0 if model.full else model.waiting
         assert frontier.pending == reachable + len(model.flying) + len(model.back)
         assert frontier.next_due(self.now) == model.next_due(self.now)
+        done = list(model.done().values())
+        assert list(frontier.done()) == done
+        assert frontier.done_hash == set_hash(hash_of(SITE + path) for path in done)
 
     @invariant()
     def a_checkpoint_holds_everything(self) -> None:
@@ -425,6 +455,7 @@ class FrontierMachine(RuleBasedStateMachine):
         nobody = Turn(-1, "", 0, 1)
         for other in (as_delta, as_whole):
             assert (len(other), other.published, other.over_budget) == figures
+            assert other.done_hash == self.frontier.done_hash
             assert drained(other) == left
             assert {body: other.first_with(nobody, body) for body in firsts} == firsts
 

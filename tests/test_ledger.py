@@ -132,10 +132,11 @@ def test_a_lost_page_is_found_and_fails(place: Place) -> None:
     run = place.run("report", "ledger")
     assert run.code == 1
     assert "NOT balanced: 1 URLs are nowhere" in run.out
-    assert f"{site}: 1 URLs are nowhere" in run.out
+    assert f"{site}: 1 of its 10 pages are not in the tables" in run.out
+    assert "scrapy queue repair" in run.out
 
 
 def test_the_words_for_a_queue_that_does_not_answer() -> None:
     nothing = dict.fromkeys((*PLACES, "accepted", "earlier", "missing"), 0)
-    found = {**nothing, "balanced": True, "working": False, "queue_seen": False, "sites": {}}
+    found = {**nothing, "balanced": True, "working": False, "queue_seen": False, "wrong": {}, "sites": {}}
     assert text(found).splitlines()[-1].endswith("(the queue does not answer: as the tables have it)")

@@ -126,6 +126,25 @@ def test_what_is_elsewhere_or_was_heard_of_since_is_left_alone(kind: str, filled
 
 
 @every_kind
+def test_a_row_keeps_when_its_walk_loaded_it(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
+    steps = [
+        (loaded(1_000), 1_000, None),
+        (loaded(2_000, work="recheck", sha256="cd" * 32), 2_000, 1_000),
+        (loaded(3_000, work="recheck", status=500), 3_000, 1_000),
+        (loaded(2_500), 3_000, 1_000),  # late: the row is of a newer load
+        (loaded(4_000), 4_000, None),
+        (loaded(5_000, error="odd"), 5_000, None),
+        (loaded(6_000, work="revive"), 6_000, 5_000),
+    ]
+    for record, fetched_at, walked_at in steps:
+        put(engine, record)
+        assert (row(engine).fetched_at, row(engine).walked_at) == (fetched_at, walked_at)
+    put(engine, loaded(1_000, "/b", work="recheck"))
+    assert row(engine, "/b").walked_at == 0, "no walk loaded it"
+
+
+@every_kind
 def test_a_change_is_one_of_the_text(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     one, two = "1" * 32, "2" * 32

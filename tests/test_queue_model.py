@@ -81,12 +81,12 @@ class Site:
     agent: str = ""
     work: str = ""
     seq: int = 0
-    progress: str = ""  # done/known of the last delivery
+    progress: str = ""  # done/known/hash of the last delivery
     suspend: bool = False  # the plan wants it back
     checkpoint: bool = False
     paths: list[str] = field(default_factory=list)  # as they were given
     budget: int | None = None
-    figures: str = ""  # done/known
+    figures: str = ""  # done/known/hash
     delay: float = 0.0  # as its holder last said, in units
     until: float = 0.0
     due: float = 0.0  # of a state `later`, in units
@@ -100,7 +100,7 @@ class Site:
 
     def undo(self) -> None:
         if self.figures:
-            self.figures = "0/" + self.figures.partition("/")[2]
+            self.figures = f"0/{self.figures.split('/')[1]}/0"
 
     def unfinished(self) -> str:
         return "s" if self.checkpoint else "w"
@@ -373,6 +373,7 @@ class Walk:
             until_ms=self.random.choice((0, self.due_ms(-2), self.due_ms(self.random.randint(1, 5)))),
             known=12,
             done=self.random.randint(0, 12),
+            done_hash=self.random.getrandbits(64),
             given=self.random.choice((0, 0, 1, 2)) if loads else 0,
         )
 
@@ -388,7 +389,7 @@ class Walk:
             return "GAP", ""
         else:
             site.seq = made.seq
-            site.progress = f"{made.done}/{made.known}"
+            site.progress = f"{made.done}/{made.known}/{made.done_hash:x}"
             site.delay = made.delay_ms / UNIT_MS
             site.until = self.now + (made.until_ms - self.start_ms) / UNIT_MS if made.until_ms else 0.0
             self.records += len(made.records)
@@ -457,7 +458,7 @@ class Walk:
             due = self.due_ms(units)
         report = self.random.choice((b"", b"ended"))
         known = self.random.choice((0, 3, 12))
-        done = self.random.randint(0, known)
+        done, done_hash = self.random.randint(0, known), self.random.choice((0, 5, 2**64 - 1))
         try:
             left = await self.queue.leave(
                 actor.name,
@@ -469,6 +470,7 @@ class Walk:
                 report=report,
                 known=known,
                 done=done,
+                done_hash=done_hash,
             )
         except StaleLeaseError:
             assert not owns
@@ -483,7 +485,7 @@ class Walk:
         del actor.mine[name]
         self.records += report != b""
         if work == "site" and how != "alias" and known:
-            site.figures = f"{done}/{known}"
+            site.figures = f"{done}/{known}/{done_hash:x}"
         self._left(site, how, self.now + units + 0.5 if due else 0.0, str(detail))
 
     def _left(self, site: Site, how: str, due: float, detail: str) -> None:
@@ -759,12 +761,13 @@ class Walk:
                     paused=self.random.random() < 0.2,
                     known=known,
                     done=known // 2,
+                    done_hash=known,
                     budget=self.random.choice((None, 0)),
                 )
             )
         assert await self.queue.restore(rows) == sum(one.site not in self.sites for one in rows)
         for one in rows:
-            figures = f"{one.done}/{one.known}" if one.known else ""
+            figures = f"{one.done}/{one.known}/{one.done_hash:x}" if one.known else ""
             letter, address = one.state[0], one.address or "-"
             site = Site(letter, one.paused, address, budget=one.budget, figures=figures)
             self.sites.setdefault(one.site, site)

@@ -852,7 +852,7 @@ SAID_BY_SITEMAPS = ("sitemap_lastmod", "signalled_at")
 MADE = {
     "pages": (
         *("site_id", "url_hash", "url", "state", "duplicate_of", "links", "media", "extracted_at"),
-        *("fails", "last_checked", "last_changed", "next_check"),
+        *("fails", "last_checked", "last_changed", "next_check", "walked_at"),
         *SAID_BY_SITEMAPS,
     ),
     "fetches": ("site_id", "url_hash"),

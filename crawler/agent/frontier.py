@@ -15,12 +15,14 @@ from __future__ import annotations
 import heapq
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, NamedTuple
 
 import msgspec
 import zstandard
+
+from crawler.records import SET_HASHES, hash_of, set_hash
 
 VERSION = 1
 # Of zstd: a tenth smaller than 1, for about a microsecond a page more.
@@ -71,12 +73,9 @@ class _Entry(msgspec.Struct, array_like=True):
     published: _Count
     taken: _Count
     strikes: _Count
-
-
-class _EntryOfSilence(_Entry, array_like=True):
-    """An entry of a site that was silent; who does not know of that reads the rest."""
-
+    # Entries of older versions end before these.
     parkings: _Count = 0
+    done_hash: _Count | None = None
 
 
 class Snapshot(NamedTuple):
@@ -93,22 +92,25 @@ class Snapshot(NamedTuple):
     taken: int
     strikes: int
     parkings: int
+    done_hash: int
     told: Callable[[int], None]  # called with the length of the bytes made of it
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_EntryOfSilence)
+_decoder = msgspec.msgpack.Decoder(_Entry)
 
 
 class Frontier:
-    """One site's URLs; `max_pages` and `max_depth` 0 mean no limit."""
+    """The URLs of one `site`; `max_pages` and `max_depth` 0 mean no limit."""
 
-    def __init__(self, max_pages: int = 0, max_depth: int = 0) -> None:
+    def __init__(self, max_pages: int = 0, max_depth: int = 0, site: str = "") -> None:
         self.max_pages = max_pages
         self.max_depth = max_depth
         self.published = 0  # page records of this site, over all leases
+        self.done_hash = 0  # records.set_hash of the URLs that these are of
         self.strikes = 0  # rests of the site in a row: how long the next one is
         self.parkings = 0  # leases in a row that ended since the site did not answer, or could not be asked
+        self._site = site
         self._paths: list[str] = []
         self._index: dict[str, int] = {}
         self._depths = array("H")
@@ -214,8 +216,24 @@ class Frontier:
         """The turn ended for good; `counts` False gives its place in the budget back (never fetched)."""
         del self._in_flight[turn.number]
         self.published += 1
+        self.done_hash = (self.done_hash + hash_of(self._site + turn.path)) % SET_HASHES
         if not counts:
             self._taken -= 1
+
+    def done(self) -> Iterator[str]:
+        """The paths of the pages whose turn has ended, in the order of acceptance."""
+        waiting = self._in_flight.keys() | {index for _, index, _ in self._set_back}
+        return (path for index, path in enumerate(self._paths[: self._head]) if index not in waiting)
+
+    def undo(self, paths: Iterable[str]) -> int:
+        """These pages are to be fetched again, of those whose turn has ended; how many there were."""
+        done, undone = set(self.done()), 0
+        for path in done.intersection(paths):
+            heapq.heappush(self._set_back, (0.0, self._index[path], 0))
+            self.done_hash = (self.done_hash - hash_of(self._site + path)) % SET_HASHES
+            undone += 1
+        self.published -= undone
+        return undone
 
     def set_back(self, turn: Turn, due: float) -> None:
         """The page gets another turn, at `due` at the earliest (same clock as `take`), behind untried pages."""
@@ -291,6 +309,7 @@ class Frontier:
 
     def restore(self, entries: Iterable[bytes]) -> None:
         """Go on from a checkpoint; what was in flight is fetched again. CheckpointError if it is none."""
+        entry = None
         for number, data in enumerate(entries):
             entry = _read(data)
             if entry.first != len(self._paths):
@@ -302,6 +321,8 @@ class Frontier:
                 self._journal_bytes += len(data)
             else:
                 self._base_bytes = len(data)
+        if entry is not None and entry.done_hash is None:
+            self.done_hash = set_hash(hash_of(self._site + path) for path in self.done())
         self._tell()
 
     def _tell(self) -> None:
@@ -330,10 +351,11 @@ class Frontier:
             self._taken,
             self.strikes,
             self.parkings,
+            self.done_hash,
             told,
         )
 
-    def _replay(self, entry: _EntryOfSilence) -> None:
+    def _replay(self, entry: _Entry) -> None:
         paths = _paths(entry)
         known, head = len(self._paths) + len(paths), entry.head
         if head > known or entry.taken > head:
@@ -346,7 +368,7 @@ class Frontier:
             self._append_depths(depth, many)
         self._head, self._taken = head, entry.taken
         self.published, self.strikes = entry.published, entry.strikes
-        self.parkings = entry.parkings
+        self.parkings, self.done_hash = entry.parkings, entry.done_hash or 0
         self._set_back = _exceptions(entry)
         self._digests.update(_digests(entry, known))
 
@@ -360,7 +382,7 @@ class Known(NamedTuple):
     again: bool = False  # it is to be loaded again
 
 
-def checkpoint_of(known: Sequence[Known]) -> bytes:
+def checkpoint_of(site: str, known: Sequence[Known]) -> bytes:
     """A whole checkpoint of a site by its `known` pages, in the order of their depth; those that say so are loaded."""
     again = [(index, 0) for index, page in enumerate(known) if page.again]
     originals = {page.sha256[:_DIGEST]: index for index, page in reversed([*enumerate(known)]) if page.sha256}
@@ -378,6 +400,7 @@ def checkpoint_of(known: Sequence[Known]) -> bytes:
             taken=len(known),
             strikes=0,
             parkings=0,
+            done_hash=set_hash(hash_of(site + page.path) for page in known if not page.again),
             told=lambda _length: None,
         )
     )
@@ -400,15 +423,15 @@ def encode(snapshot: Snapshot) -> bytes:
         published=snapshot.published,
         taken=snapshot.taken,
         strikes=snapshot.strikes,
+        parkings=snapshot.parkings,
+        done_hash=snapshot.done_hash,
     )
-    if snapshot.parkings:
-        parts = _EntryOfSilence(**msgspec.structs.asdict(parts), parkings=snapshot.parkings)
     entry = _encoder.encode(parts)
     snapshot.told(len(entry))
     return entry
 
 
-def _read(data: bytes) -> _EntryOfSilence:
+def _read(data: bytes) -> _Entry:
     try:
         entry = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -241,12 +241,12 @@ class Leasing:
 
     def _frontier(self, site: str, entries: list[bytes], budget: int | None) -> Frontier:
         pages = self._options.max_pages_per_site if budget is None else budget
-        frontier = Frontier(pages, self._options.max_depth)
+        frontier = Frontier(pages, self._options.max_depth, site)
         try:
             frontier.restore(entries)
         except CheckpointError as error:
             logger.warning("%s: its checkpoint cannot be read (%s); the site begins anew", site, error)
-            frontier = Frontier(pages, self._options.max_depth)
+            frontier = Frontier(pages, self._options.max_depth, site)
             frontier.replace_checkpoint()
         return frontier
 

@@ -187,6 +187,7 @@ class Outbox:
                 report=report,
                 known=len(slot.frontier),
                 done=slot.frontier.published,
+                done_hash=slot.frontier.done_hash,
                 rests_until_ms=slot.free_at_ms,
             )
         except StaleLeaseError:

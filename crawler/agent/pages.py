@@ -134,6 +134,7 @@ class LoadedPage:
             depth=self.turn.depth,
             tries=self.turn.tries,
             error=f"{type(error).__name__}: {error}"[:200],
+            work=self.slot.leased.work,
         )
 
 

@@ -47,6 +47,7 @@ class Packed(NamedTuple):
     rests_until_ms: int
     known: int | None  # of the site's URLs, by then; None: another work than loading does not say
     done: int  # of these, have had their turn
+    done_hash: int
     given: int  # entries of paths from outside that the snapshot has
     sends_back: bool  # the site is to be opened again for pages of the records
 
@@ -193,7 +194,8 @@ class Slot:
             snapshot, fold = self._checkpoint()
             whole = fold and self.ending is not None and not self.busy
             delay_ms = int(self.delay * 1000)
-            progress = (len(self.frontier) if self.loads else None, self.frontier.published)
+            known = len(self.frontier) if self.loads else None
+            progress = (known, self.frontier.published, self.frontier.done_hash)
             given = self.paths_seen if snapshot else 0
             about = (self.root, delay_ms, self.rests_until_ms, *progress, given, self.sends_back)
             self.packed = Packed(self.seq, self.records, snapshot, fold, whole, *about)
@@ -216,6 +218,7 @@ class Slot:
             packed.rests_until_ms,
             packed.known,
             packed.done,
+            packed.done_hash,
             packed.given,
             packed.sends_back,
         )

@@ -654,6 +654,7 @@ class Visits:
             depth=turn.depth,
             tries=turn.tries,
             error=error,
+            work=slot.leased.work,
         )
         if response is not None:
             note_answer(record, response)

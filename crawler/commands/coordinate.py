@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
     from crawler.options import Options
+
+logger = logging.getLogger("coordinator")
 
 # How often the bundled server is looked at.
 WATCH_SECONDS = 1.0
@@ -65,7 +68,21 @@ class Command(LowtideCommand):
         assert self.settings is not None
         if not self.options.database_url and not connection.may_serve_itself(self.settings):
             raise OptionError("DATABASE_URL is empty; wanted the database that all coordinators share")
+        threading.Thread(target=self._compare, name="compare", daemon=True).start()
         return self._coordinate(stop, None)
+
+    def _compare(self) -> None:
+        """Say once on which sites queue and tables differ. On one machine `scrapy crawl` does that at its end."""
+        from crawler.sites.connection import ServerAwayError
+        from crawler.sites.queue import BrokenRecordError
+        from crawler.store import agreement
+        from crawler.store.database import DatabaseError
+
+        assert self.settings is not None
+        with suppress(ServerAwayError, BrokenRecordError, DatabaseError, OSError):
+            wrong = agreement.differences(self.settings, self.options)
+            if wrong:
+                logger.warning("%s", agreement.in_words(wrong))
 
     def _local(self, stop: threading.Event) -> int:
         from crawler.sites import connection

@@ -73,6 +73,8 @@ class Command(stock.Command):
             "--when-idle", metavar="stop|wait", help="at the end: stop (default), or wait for seeds"
         )
         group.add_argument("--no-summary", action="store_true", help="print no figures at the end")
+        # One of several: the command that started them looks at the end, and for them all.
+        group.add_argument("--one-of-several", action="store_true", help=argparse.SUPPRESS)
         group.add_argument("--again", action="store_true", help="walk finished sites anew")
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -207,6 +209,8 @@ class Command(stock.Command):
         if self.exitcode == 0 and not opts.no_summary:
             with until_nobody_reads():
                 self._summarise(started_ms, opts)
+        if self.exitcode == 0 and not opts.one_of_several:
+            self.exitcode = self._compare()
 
     @staticmethod
     def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:
@@ -329,7 +333,7 @@ class Command(stock.Command):
 
         assert self.settings is not None
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", f"[agent {number}]")
-        arguments = ["--no-summary", "-s", f"LOG_FORMAT={log_format}"]
+        arguments = ["--no-summary", "--one-of-several", "-s", f"LOG_FORMAT={log_format}"]
         for text in opts.set:
             arguments += ["-s", text]
         for key, value in opts.spargs.items():
@@ -399,6 +403,29 @@ class Command(stock.Command):
         if left is None and found["sites"] > found["sites_finished"]:
             left = self._left()
         return summary.text({**found, **(left._asdict() if left else {})})
+
+    def _compare(self) -> int:
+        """Say on which sites queue and tables differ; the exit code, 1 where there are any."""
+        from crawler.store.joining import names_tables
+
+        assert self.settings is not None
+        if not names_tables(self.settings, self.options):
+            return 0
+        from crawler.sites.connection import ServerAwayError
+        from crawler.sites.queue import BrokenRecordError
+        from crawler.store import agreement
+        from crawler.store.database import DatabaseError
+        from crawler.store.server import ServerError
+
+        try:
+            wrong = agreement.differences(self.settings, self.options)
+        except (ServerAwayError, BrokenRecordError, ServerError, OptionError, DatabaseError) as error:
+            print(f"lowtide: queue and tables could not be compared: {error}", file=sys.stderr)
+            return 0
+        if not wrong:
+            return 0
+        print(f"lowtide: {agreement.in_words(wrong)}", file=sys.stderr)
+        return 1
 
     def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
         """What was found, where it is, and what to type next; to standard error where items go to the output."""

@@ -1,4 +1,4 @@
-"""`scrapy queue`: look at the site queue, rebuild it from the tables, empty it, or talk to its server."""
+"""`scrapy queue`: look at the site queue, repair or rebuild it from the tables, empty it, or talk to its server."""
 
 from __future__ import annotations
 
@@ -18,26 +18,30 @@ if TYPE_CHECKING:
 
     from crawler.sites.queue import SiteQueue
     from crawler.store.operating import Rebuilt
+    from crawler.store.repairing import Repaired
 
 
 class Command(LowtideCommand):
     def syntax(self) -> str:
-        return "show | rebuild | reset --yes [--force] | cli [COMMAND …]"
+        return "show | repair | rebuild | reset --yes [--force] | cli [COMMAND …]"
 
     def short_desc(self) -> str:
-        return "Look at the site queue, rebuild it from the tables, empty it, or talk to its server"
+        return "Look at the site queue, repair or rebuild it from the tables, empty it, or talk to its server"
 
     def long_desc(self) -> str:
         return (
-            "show: how many sites wait, who works on what. rebuild: put the tables' sites into a queue that was lost, "
-            "with pauses, blocks and budgets; wants the SCOPE of the crawl, and seeds that were not fetched yet anew. "
-            "reset: remove every key of this crawl from Redis (the tables stay), not while agents work on it. cli: a "
-            "redis-cli on the crawl's server, the bundled one too."
+            "show: how many sites wait, who works on what. repair: where queue and tables differ, as `scrapy report "
+            "ledger` says, let the next crawl fetch what is missing; also while agents work. rebuild: put the tables' "
+            "sites into a queue that was lost, with pauses, blocks and budgets; expects the SCOPE of the crawl, and "
+            "again the seeds that were not fetched yet. reset: remove every key of this crawl from Redis (the tables "
+            "stay), not while agents work on it. cli: a redis-cli on the crawl's server, the bundled one too."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        parser.add_argument("--json", action="store_true", help="show, rebuild: print figures as JSON")
+        parser.add_argument(
+            "--json", action="store_true", help="show, repair, rebuild: print figures as JSON"
+        )
         parser.add_argument("--yes", action="store_true", help="reset: do it")
         parser.add_argument("--force", action="store_true", help="reset: also while agents work on it")
 
@@ -45,13 +49,19 @@ class Command(LowtideCommand):
         from crawler.store.joining import joined, require_tables
 
         word = args[0] if args else "show"
-        doings = {"show": self._show, "rebuild": self._rebuild, "reset": self._reset, "cli": self._cli}
+        doings = {
+            "show": self._show,
+            "repair": self._repair,
+            "rebuild": self._rebuild,
+            "reset": self._reset,
+            "cli": self._cli,
+        }
         if word not in doings:
             raise UsageError(f"wanted {self.syntax()}", print_help=False)
         if word == "reset" and not opts.yes:
             raise CommandError("reset removes the queue and all results not yet stored; wanted --yes")
         assert self.settings is not None
-        if word == "rebuild":
+        if word in ("repair", "rebuild"):
             require_tables(self.settings, self.options)
         with joined(self.settings, self.options, changes=word in ("rebuild", "reset")):
             return doings[word](args[1:], opts) or 0
@@ -90,12 +100,42 @@ class Command(LowtideCommand):
         for name, length in figures["lists"].items():
             print(f"list  {name}: {length:,}")
 
-    def _rebuild(self, _args: list[str], opts: argparse.Namespace) -> None:
+    def _tables(self, doing: str) -> Engine:
         from crawler.store import operating
 
         engine = operating.the_tables(self.options)
         if engine is None:
-            raise CommandError(f"no tables in {self.options.database}: there is nothing to rebuild from")
+            raise CommandError(f"no tables in {self.options.database}: there is nothing to {doing} from")
+        return engine
+
+    def _repair(self, _args: list[str], opts: argparse.Namespace) -> None:
+        from crawler.store import repairing
+
+        done = asyncio.run(self._repair_now(self._tables("repair")))
+        if opts.json:
+            print_json(done)
+            return
+        lines = repairing.in_words(done)
+        print("\n".join(lines) or "queue and tables agree: nothing to repair")
+        if lines:
+            print("next: scrapy crawl site")
+
+    async def _repair_now(self, engine: Engine) -> Repaired:
+        from crawler.sites import connection
+        from crawler.sites.queue import SiteQueue
+        from crawler.sites.scope import Scope
+        from crawler.store.repairing import Repair
+
+        assert self.settings is not None
+        client = connection.connect(self.settings)
+        try:
+            queue = SiteQueue(client, self.options)
+            return await Repair(queue, client, engine, Scope(self.options), self.settings, self.options).run()
+        finally:
+            await client.aclose()
+
+    def _rebuild(self, _args: list[str], opts: argparse.Namespace) -> None:
+        engine = self._tables("rebuild")
         counts = asyncio.run(self._rebuild_now(engine))
         if opts.json:
             print_json(counts)

@@ -5,11 +5,11 @@
 -- a list reads it from ARGV itself, for unpack ends at some 8,000 values.
 -- Rule: check everything first, write last, for a script that fails after a write keeps the write.
 --
--- A site's record is one field of one of 65,536 small hashes: `state address [done/known] [token agent work]`.
+-- A site's record is one field of one of 65,536 small hashes: `state address [progress] [token agent work]`.
 -- States: w waiting, s suspended (has a checkpoint), l due later, f finished, a alias of another site, b blocked.
 -- A capital letter: the same, and paused by the operator. A held site keeps its state and names token, holder and
--- work behind it. `-` is an address not known yet. done/known, once a lease has ended: how many URLs of the
--- site have had their turn, of those that are known.
+-- work behind it. `-` is an address not known yet. Progress is done/known/hash, once a lease has ended: how many URLs
+-- of the site have had their turn, of how many known ones, and the hash of those that are done. It is a text here.
 --
 -- A session whose time is 0 is being swept: its agent is told GONE, and what it still holds is handed on.
 -- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
@@ -65,9 +65,9 @@ local function record_of(site)
   local letter, address, rest = string.match(text, '^(%a) ([!-~]+) ?(.*)$')
   local state = letter and string.lower(letter)
   if not names[state] or string.find(site, '[^ -~]') then return nil, true end
-  local done, known, behind, token, agent, work
+  local progress, behind, token, agent, work
   if rest ~= '' then
-    done, known, behind = string.match(rest, '^(%d+)/(%d+) ?(.*)$')
+    progress, behind = string.match(rest, '^(%d+/%d+/?%x*) ?(.*)$')
     behind = behind or rest
     if behind ~= '' then
       token, agent, work = string.match(behind, '^([!-~]+) ([!-~]+) ([!-~]+)$')
@@ -78,8 +78,7 @@ local function record_of(site)
     state = state,
     paused = letter ~= state,
     address = address,
-    known = known,
-    done = done,
+    progress = progress,
     token = token,
     agent = agent,
     work = work,
@@ -99,7 +98,7 @@ end
 
 local function write(site, record)
   local text = (record.paused and string.upper(record.state) or record.state) .. ' ' .. record.address
-  if record.known then text = text .. ' ' .. record.done .. '/' .. record.known end
+  if record.progress then text = text .. ' ' .. record.progress end
   if record.agent then
     text = text .. ' ' .. record.token .. ' ' .. record.agent .. ' ' .. record.work
   end
@@ -238,26 +237,26 @@ end
 
 -- A site that has to be walked from its beginning: of what is known of it nothing is done.
 local function undo(record)
-  if record.known then record.done = '0' end
+  if record.progress then record.progress = '0/' .. string.match(record.progress, '/(%d+)') .. '/0' end
 end
 
--- A held site's token, last delivery, pause between requests (ms), time before which it must not be asked (ms), and how
--- many of its URLs are done, and known, by that delivery.
+-- A held site's token, last delivery, pause between requests (ms), time before which it must not be asked (ms), and its
+-- progress by that delivery.
 local function holding(agent, site)
   local text = call('HGET', base .. 'held:' .. agent, site) or ''
-  return string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%S+)/(%S+)$')
+  return string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%d+/%d+/?%x*)$')
 end
 
 -- A dead agent's site goes back to the front, since somebody was in the middle of it; but when that one asked it last
 -- is not known, so its pause begins now.
 local function hand_back(site, record, time)
   local work = record.work
-  local _, _, delay, rests_until, done, known = holding(record.agent, site)
+  local _, _, delay, rests_until, progress = holding(record.agent, site)
   local due = math.max(time + (delay or 0), tonumber(rests_until or 0))
   vacate_all(site, record)
   alter(site, record, function(r)
     let_go(r)
-    if work == 'site' and known and known ~= '0' then r.done, r.known = done, known end
+    if work == 'site' and progress and string.match(progress, '/(%d+)') ~= '0' then r.progress = progress end
     if work == 'site' and (r.state == 'w' or r.state == 's' or r.state == 'l') then r.state = unfinished(site) end
   end)
   if due > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', due, site) end
@@ -636,8 +635,7 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         local state = record.state
         local token = tostring(call('HINCRBY', count, 'token', 1))
         alter(site, record, function(r) r.token, r.agent, r.work = token, agent, work end)
-        local progress = (record.done or '0') .. '/' .. (record.known or '0')
-        call('HSET', base .. 'held:' .. agent, site, token .. ' 0 0 0 ' .. progress)
+        call('HSET', base .. 'held:' .. agent, site, token .. ' 0 0 0 ' .. (record.progress or '0/0/0'))
         local more = state == 's'
           or call('EXISTS', base .. 'paths:' .. site) == 1
           or call('HEXISTS', base .. 'budget', site) == 1
@@ -701,8 +699,8 @@ end
 
 -- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
 -- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
--- not be asked (ms; 0: none), its URLs done/known ('' leaves what is there), how many entries of paths the delta has taken
--- in, '1' if its records send pages back to loading, number of records, then per record JSON and links
+-- not be asked (ms; 0: none), its progress ('' leaves what is there), how many entries of paths the delta has taken in,
+-- '1' if its records send pages back to loading, number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
 function operations.publish(agent)
   local answer = {}
@@ -711,7 +709,7 @@ function operations.publish(agent)
     local site, token, seq, delta, fold, root, delay, rests_until, progress, taken, sends_back, n = unpack(ARGV, i, i + 11)
     n = tonumber(n)
     i = i + 12
-    local holds, last, _, _, done, known = holding(agent, site)
+    local holds, last, _, _, before = holding(agent, site)
     local verdict = 'OK'
     if holds ~= token then
       verdict = 'STALE'
@@ -731,7 +729,7 @@ function operations.publish(agent)
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
       if sends_back == '1' then call('HINCRBY', base .. 'reopen', site, 1) end
       if taken ~= '0' then call('LTRIM', base .. 'paths:' .. site, taken, -1) end
-      if progress == '' then progress = done .. '/' .. known end
+      if progress == '' then progress = before end
       call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until, progress }, ' '))
     end
     if root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') then
@@ -751,10 +749,10 @@ local endings = { finished = 'f', alias = 'a' }
 
 -- agent, site, token, how (finished, alias, returned, suspended, parked, later), due (ms, for later and returned; 0: at
 -- once), detail (paths seen for finished, the address for parked, the first site for alias), reason or '', record
--- (JSON) or '', URLs of the site known (0: the record keeps what it has), how many of them are done, and the time before
--- which nobody may ask the site (ms; 0: none)
+-- (JSON) or '', progress ('': the record keeps what it has), and the time before which nobody may ask the site (ms; 0:
+-- none)
 -- -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
-function operations.leave(agent, site, token, how, due, detail, reason, report, known, done, rests)
+function operations.leave(agent, site, token, how, due, detail, reason, report, progress, rests)
   local record = own(site, token, agent)
   if not record then return stale(site) end
   local work = record.work
@@ -777,7 +775,7 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
   alter(site, record, function(r)
     let_go(r)
     if how == 'parked' then r.address = detail end
-    if how ~= 'alias' and known ~= '0' then r.known, r.done = known, done end
+    if how ~= 'alias' and progress ~= '' then r.progress = progress end
     if r.state ~= 'b' then r.state = endings[how] or (how == 'later' and 'l') or unfinished(site) end
   end)
   if record.state == 'b' then return 1 end
@@ -994,16 +992,16 @@ function operations.forget(site, report, ...)
   return 1
 end
 
--- per site: name, letter (w, s, f, a, b; a capital one is paused), address, known, done, pages of its own (or ''), why
--- (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
+-- per site: name, letter (w, s, f, a, b; a capital one is paused), address, progress (or ''), pages of its own (or ''),
+-- why (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
 function operations.restore()
   local new = 0
-  for i = 2, #ARGV, 7 do
-    local site, letter, address, known, done, pages, why = unpack(ARGV, i, i + 6)
+  for i = 2, #ARGV, 6 do
+    local site, letter, address, progress, pages, why = unpack(ARGV, i, i + 5)
     if not read(site) then
       new = new + 1
       local record = { state = string.lower(letter), paused = letter ~= string.lower(letter), address = address }
-      if known ~= '0' then record.known, record.done = known, done end
+      if progress ~= '' then record.progress = progress end
       write(site, record)
       add(class_of(record), 1)
       add('added', 1)
@@ -1014,6 +1012,28 @@ function operations.restore()
     end
   end
   return new
+end
+
+-- site, progress that its record has ('': none), checkpoint ('': the site begins with its root), progress from now on -> 1
+-- the site continues from that checkpoint, a blocked one stays blocked; 0: its record says something else, or an agent
+-- holds it. An agent whose session is over loses it here.
+function operations.mend(site, before, checkpoint, progress)
+  local record, time = read(site), now()
+  if record and record.agent and tonumber(call('ZSCORE', base .. 'agents', record.agent) or 0) <= time then
+    take_from(record.agent, site, time)
+    record = read(site)
+  end
+  if not record or record.agent or (record.progress or '') ~= before then return 0 end
+  if record.state ~= 'b' then
+    call('UNLINK', base .. 'checkpoint:' .. site)
+    if checkpoint ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, checkpoint) end
+  end
+  alter(site, record, function(r)
+    r.progress = progress ~= '' and progress or nil
+    if r.state ~= 'b' and r.state ~= 'l' then r.state = unfinished(site) end
+  end)
+  if not record.paused and (record.state == 'w' or record.state == 's') then call('RPUSH', again('site'), site) end
+  return 1
 end
 
 -- site, checkpoint -> 1. It takes the place of whatever checkpoint is there; the site itself follows by `restore`.

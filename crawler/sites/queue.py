@@ -185,6 +185,7 @@ class Delivery(NamedTuple):
     # How far the site is by now; None: as it was, since the work is not loading.
     known: int | None = 0  # of its URLs
     done: int = 0  # of these, have had their turn
+    done_hash: int = 0  # records.set_hash of these
     given: int = 0  # entries of paths from outside that the delta has taken in: the server forgets them
     sends_back: bool = (
         False  # by its records pages are to be loaded again: the site is opened once they are stored
@@ -254,6 +255,7 @@ class SiteRecord(NamedTuple):
     work: str = ""
     known: int = 0  # its URLs when it was last given back; 0: it never was
     done: int = 0  # of these, how many had had their turn
+    done_hash: int | None = None  # records.set_hash of these; None: an older version did not write it
 
 
 class Holding(NamedTuple):
@@ -263,6 +265,7 @@ class Holding(NamedTuple):
     agent: str
     known: int
     done: int
+    done_hash: int | None = None  # as in SiteRecord
 
 
 class Restored(NamedTuple):
@@ -274,6 +277,7 @@ class Restored(NamedTuple):
     paused: bool = False
     known: int = 0
     done: int = 0
+    done_hash: int = 0
     budget: int | None = None  # pages; 0: no limit, None: the crawl's own
     why: str = ""  # the order's reason, or for an alias the site that came first
 
@@ -395,7 +399,7 @@ class SiteQueue:
         parts: list[bytes | str | int] = []
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
-            progress = "" if one.known is None else f"{one.done}/{one.known}"
+            progress = "" if one.known is None else _progress(one.done, one.known, one.done_hash)
             parts += (one.delay_ms, one.until_ms, progress, one.given, int(one.sends_back), len(one.records))
             for record, links in one.records:
                 parts += (record, links)
@@ -415,19 +419,21 @@ class SiteQueue:
         report: bytes = b"",
         known: int = 0,
         done: int = 0,
+        done_hash: int = 0,
         rests_until_ms: int = 0,
     ) -> bool:
         """Give a site back, with a last record; False: not finished, more paths were given meanwhile.
 
         `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
         `alias` the site that came first. `reason` is shown for a site that is due later. The site's record keeps how
-        many of its URLs are `known` (0: what it said before stays) and `done`; an alias has none of its own. Of another
-        work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. The site is not
-        asked before `rests_until_ms`; for loading this holds for `finished` alone, the others have `due_ms`.
+        many of its URLs are `known` (0: what it said before stays) and `done`, and the hash of the latter; an alias has
+        none of its own. Of another work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it
+        is at once. The site is not asked before `rests_until_ms`; for loading this holds for `finished` alone, the
+        others have `due_ms`.
         """
         last = detail if detail != "" else 0
         lease = (agent, leased.site, leased.token)
-        more = (known, done, rests_until_ms)
+        more = (_progress(done, known, done_hash) if known else "", rests_until_ms)
         return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, *more))
 
     async def hand_in(self, agent: str, done: Sequence[HandedIn]) -> None:
@@ -697,9 +703,19 @@ class SiteQueue:
             for one in sites[start : start + DISCOVER_BATCH]:
                 letter = LETTERS[one.state]
                 parts += (one.site, letter.upper() if one.paused else letter, one.address or "-")
-                parts += (one.known, one.done, "" if one.budget is None else one.budget, one.why)
+                parts += (_progress(one.done, one.known, one.done_hash) if one.known else "",)
+                parts += ("" if one.budget is None else one.budget, one.why)
             new += await self._call("restore", *parts)
         return new
+
+    async def mend(self, record: SiteRecord, checkpoint: bytes, done: int, done_hash: int) -> bool:
+        """Let a site go on from this checkpoint, without one from its root; a blocked site only gets the figures.
+
+        False: nothing was changed, since an agent holds the site, or it is not what `record` says any more.
+        """
+        before = _progress_of(record)
+        after = _progress(done, record.known, done_hash) if record.known else ""
+        return bool(await self._call("mend", record.site, before, checkpoint, after))
 
     async def widen_scope(self, roots: Iterable[str]) -> None:
         """What seeds add to the scope, for all agents; empty ones add nothing."""
@@ -1030,13 +1046,32 @@ def _record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteRecor
     """The record of a site as the script writes it; BrokenRecordError for anything else."""
     try:
         letter, address, *rest = _text(key, text).split(" ")
-        done, known = map(int, rest.pop(0).split("/")) if rest and "/" in rest[0] else (0, 0)
+        done, known, done_hash = _read_progress(rest.pop(0)) if rest and "/" in rest[0] else (0, 0, None)
         token, agent, work = rest or ("", "", "")
         state, paused = STATES[letter.lower()], letter.isupper()
         place = None if address == "-" else address
-        return SiteRecord(_text(key, site), state, paused, place, token, agent, work, known, done)
+        return SiteRecord(_text(key, site), state, paused, place, token, agent, work, known, done, done_hash)
     except (ValueError, KeyError):
         raise BrokenRecordError(key, _found(site, text)) from None
+
+
+def _progress(done: int, known: int, done_hash: int) -> str:
+    return f"{done}/{known}/{done_hash:x}"
+
+
+def _progress_of(record: SiteRecord) -> str:
+    """As it stands in the queue."""
+    if not record.known:
+        return ""
+    if record.done_hash is None:
+        return f"{record.done}/{record.known}"
+    return _progress(record.done, record.known, record.done_hash)
+
+
+def _read_progress(text: str) -> tuple[int, int, int | None]:
+    """URLs that are done, known ones, and the hash of those that are done."""
+    done, known, *done_hash = text.split("/")
+    return int(done), int(known), int(done_hash[0], 16) if done_hash else None
 
 
 def _whole(key: str, field: str, text: bytes) -> int:
@@ -1071,8 +1106,8 @@ def _about(key: str, text: bytes) -> About:
 
 def _holding(key: str, site: bytes, agent: str, text: bytes) -> Holding:
     try:
-        done, known = map(int, _text(key, text).rpartition(" ")[2].split("/"))
-        return Holding(_text(key, site), agent, known, done)
+        done, known, done_hash = _read_progress(_text(key, text).rpartition(" ")[2])
+        return Holding(_text(key, site), agent, known, done, done_hash)
     except ValueError:
         raise BrokenRecordError(key, _found(site, text), "an agent's sites") from None
 

@@ -68,6 +68,15 @@ def count_lost(engine: Engine, client: Any, prefix: str) -> int:
     return max(0, unknown - word.get("forgiven", 0))
 
 
+def lost_ids(engine: Engine, client: Any, prefix: str) -> set[int]:
+    """Ids of these sites, as far as they are named: none where a reset gave up as many."""
+    word = _numbers(client.hgetall(tables_key(prefix)))
+    if "reset" in word:
+        return set()
+    many, some = _unknown(engine, client, prefix)
+    return set(some) if many > word.get("forgiven", 0) else set()
+
+
 class Comparison:
     """One coordinator's part. `start` once, `end` once."""
 

@@ -40,7 +40,21 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from crawler.store.tables import metadata
 
 # Revisions in the order of time; the last one is what this version writes (migrations/versions).
-KNOWN = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+KNOWN = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0012",
+    "0013",
+)
 VERSION_TABLE = "lowtide_version"
 # As alembic makes it.
 _VERSIONS = Table(

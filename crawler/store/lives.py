@@ -87,6 +87,11 @@ def _last_checked(new: Any, old: Any) -> Any:
     return case((_is_stale(new, old), old.last_checked), else_=new.fetched_at)
 
 
+def _walked_at(new: Any, old: Any) -> Any:
+    """Only a load by another job than `site` has a value, 0: the time of the walk's own load stays."""
+    return case((new.walked_at.is_(None), _NONE), else_=func.coalesce(old.walked_at, old.fetched_at))
+
+
 # What a load makes of a row that is there; each reads what those behind it are about to change.
 OF_A_LOAD: tuple[tuple[str, Rule], ...] = (
     ("last_changed", _last_changed),
@@ -94,6 +99,7 @@ OF_A_LOAD: tuple[tuple[str, Rule], ...] = (
     ("fails", _fails),
     ("state", _state),
     ("last_checked", _last_checked),
+    ("walked_at", _walked_at),
 )
 
 

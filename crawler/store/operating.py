@@ -19,6 +19,7 @@ from crawler import records
 from crawler.sites import connection
 from crawler.sites.canonical import UrlError, host_of, split
 from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
+from crawler.store import agreement
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.packing import PACKED, due_pages
 from crawler.store.reading import by_key
@@ -140,7 +141,7 @@ async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Optio
     status.
     """
     counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0)
-    for batch in _stored_sites(engine):
+    for batch in _stored_sites(engine, agreement.count(engine)):
         known = await queue.known([one.site for one, _ in batch])
         fresh = [await _unfinished(queue, engine, one) for one, _ in batch if one.site not in known]
         await queue.restore(fresh)
@@ -210,12 +211,10 @@ def _count(counts: Rebuilt, restored: list[Restored]) -> None:
         counts["paused"] += one.paused
 
 
-def _stored_sites(engine: Engine) -> Iterator[list[tuple[Restored, str]]]:
+def _stored_sites(engine: Engine, tables: agreement.Tables) -> Iterator[list[tuple[Restored, str]]]:
     """The tables' sites in batches, each with where it came from."""
-    held = select(func.count()).where(pages.c.site_id == sites.c.site_id).scalar_subquery()
-    chosen = select(sites, held.label("held"))
-    for rows in by_key(engine, chosen, sites.c.site_id, BATCH):
-        yield [(_restored(row), row.source or "") for row in rows]
+    for rows in by_key(engine, select(sites), sites.c.site_id, BATCH):
+        yield [(_restored(row, tables.walked(row.site, row.published)), row.source or "") for row in rows]
 
 
 def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, int]]:
@@ -225,9 +224,10 @@ def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, 
         yield {row.site: row.health_at + int(interval_seconds * 1000) for row in rows}
 
 
-def _restored(row: Row[Any]) -> Restored:
-    """A site as its row tells; blocked beats alias beats finished."""
-    ended = row.state == FINISHED and (row.alias_of or row.held >= row.published)
+def _restored(row: Row[Any], walked: agreement.Walked) -> Restored:
+    """A site as its row tells, with the pages of its last walk; blocked beats alias beats finished."""
+    held = walked.places.total()
+    ended = row.state == FINISHED and (row.alias_of or held >= row.published)
     state: State = "waiting"
     if row.stopped == BLOCKED:
         state = "blocked"
@@ -238,7 +238,8 @@ def _restored(row: Row[Any]) -> Restored:
         state,
         paused=row.stopped == PAUSED,
         known=0 if state == "alias" else row.known,
-        done=0 if state == "waiting" else row.published,
+        done=0 if state == "waiting" else held,
+        done_hash=0 if state == "waiting" else walked.hash,
         budget=row.budget,
         why=(row.alias_of if state == "alias" else row.stopped_reason) or "",
     )

@@ -23,6 +23,7 @@ from crawler.records import hash64
 from crawler.sites import connection
 from crawler.sites.canonical import path_of
 from crawler.sites.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
+from crawler.store.agreement import lacks_pages
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
 
@@ -150,11 +151,20 @@ class _Decision:
     async def _open(self, site: str, taken: int, many: int, noted: int) -> bool:
         checkpoint = None
         if self._has_room(site, many) or noted:
-            checkpoint = checkpoint_from_tables(self._engine, site, more=many > 0)
+            lost = await self._lacks_pages(site)
+            checkpoint = checkpoint_from_tables(self._engine, site, again=lost, more=many > 0)
         opened = await self._queue.reopen(self._opener, self._number, site, checkpoint or b"", taken, noted)
         if opened and checkpoint:
             logger.info("%s is opened again: %s", site, _why(many, noted))
         return opened
+
+    async def _lacks_pages(self, site: str) -> bool:
+        """Whether pages of the finished site are gone from the tables: a checkpoint made of these would hide that."""
+        record = await self._queue.record(site)
+        if record is None or record.state != "finished" or not lacks_pages(self._engine, record):
+            return False
+        logger.warning("%s: pages of it are gone from the tables; it is walked again", site)
+        return True
 
     def _has_room(self, site: str, many: int) -> bool:
         """Whether more pages of the site may be fetched; says so where they may not."""
@@ -232,4 +242,4 @@ def checkpoint_from_tables(
     ]
     if not more and not any(page.again for page in known):
         return None
-    return checkpoint_of(known)
+    return checkpoint_of(site, known)

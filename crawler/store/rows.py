@@ -144,11 +144,11 @@ USUAL_COLUMNS = (
 # them. To bind and write a NULL takes SQLite 0.1 us.
 RARE_COLUMNS = (
     *("error", "duplicate_of", "redirect", "canonical", "mail_domains", "ftp_domains", "robots", "keywords"),
-    *("extracted_at", "fails", "last_changed", "next_check"),
+    *("extracted_at", "fails", "last_changed", "next_check", "walked_at"),
 )
 PAGE_COLUMNS = (*USUAL_COLUMNS, *RARE_COLUMNS)
 # What is the page's own and not its last load's.
-LIFE_COLUMNS = ("state", "fails", "last_checked", "last_changed", "next_check")
+LIFE_COLUMNS = ("state", "fails", "last_checked", "last_changed", "next_check", "walked_at")
 
 
 def page_row(page: Page, site: int, url_hash: int, links: bytes, revive_ms: int = 0) -> Row:
@@ -208,6 +208,7 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
         or page.robots
         or page.keywords
         or page.extracted_at
+        or page.work != "site"
     ):
         return None
     return (
@@ -223,6 +224,7 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
         1 if silent else 0,
         None,
         page.fetched_at + revive_ms if revive_ms is not None else None,
+        None if page.work == "site" else 0,
     )
 
 

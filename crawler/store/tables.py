@@ -147,6 +147,8 @@ pages = _table(
     # When its site's sitemap says that it changed last, and when that was news to us (ms); NULL: it does not, or never.
     Column("sitemap_lastmod", BigInteger),
     Column("signalled_at", BigInteger),
+    # When the job `site` loaded it last, where recheck or revive loaded it since; NULL: at fetched_at.
+    Column("walked_at", BigInteger),
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 

@@ -1,0 +1,164 @@
+"""`scrapy queue repair`: where queue and tables differ, the next crawl fetches what is missing.
+
+What differs is found by `crawler.store.agreement`.
+A site that the queue does not know comes back as by `scrapy queue rebuild`. Of an unfinished site the missing pages are
+known and are fetched again. A finished site has no checkpoint any more: it is walked again from the pages that the
+tables still have, or from its root. What table `sites` does not have is told again, through the results stream.
+
+Safe while agents work: a site that an agent holds, or that has changed since it was looked at, stays as it is. Done
+twice it changes nothing more.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from crawler import records
+from crawler.records import SiteEnded, SiteOrder
+from crawler.store import agreement
+from crawler.store.agreement import UNFINISHED
+from crawler.store.operating import rebuild
+from crawler.store.reopening import checkpoint_from_tables
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+    from sqlalchemy import Engine
+
+    from crawler.options import Options
+    from crawler.records import OrderWord, Record
+    from crawler.sites.queue import SiteQueue, SiteRecord
+    from crawler.sites.scope import Scope
+    from crawler.store.agreement import Account
+
+
+class Repaired(TypedDict):
+    """What was done with the sites that were not in order, by their names."""
+
+    restored: list[str]  # the queue knows them again
+    pages: dict[str, int]  # of unfinished ones: how many pages are fetched again
+    walked: list[str]  # again, from the pages that the tables have
+    from_root: list[str]  # walked again from their root, for the tables have no page
+    told: list[str]  # table `sites` gets what it did not have, once a coordinator has stored it
+    given_up: list[str]  # blocked ones: their missing pages are not owed any more
+    left: list[str]  # an agent holds them, or they have changed since
+
+
+class Repair:
+    """One run over one crawl's queue and tables."""
+
+    def __init__(
+        self,
+        queue: SiteQueue,
+        client: Any,
+        engine: Engine,
+        scope: Scope,
+        settings: BaseSettings,
+        options: Options,
+    ) -> None:
+        self._queue = queue
+        self._client = client
+        self._engine = engine
+        self._scope = scope
+        self._settings = settings
+        self._options = options
+        self._done = Repaired(restored=[], pages={}, walked=[], from_root=[], told=[], given_up=[], left=[])
+
+    async def run(self) -> Repaired:
+        """Mend what differs."""
+        seen = await agreement.look(self._queue, self._client, self._options.key_prefix)
+        accounts = await agreement.compare(self._queue, self._engine, seen, self._settings, self._options)
+        unknown = [one.site for one in accounts if one.record is None]
+        if unknown:
+            await rebuild(self._queue, self._engine, self._scope, self._options)
+            self._done["restored"] = unknown
+        for account in accounts:
+            if account.record is not None:
+                await self._mend(account, account.record)
+        return self._done
+
+    async def _mend(self, account: Account, record: SiteRecord) -> None:
+        if account.row is None:
+            await self._tell_orders(record)
+        if not account.pages_differ:
+            await self._tell_end(account, record)
+        elif record.state in UNFINISHED:
+            await self._fetch_missing(account, record)
+        elif record.state == "blocked":
+            mended = await self._queue.mend(record, b"", account.places.total(), account.hash)
+            self._done["given_up" if mended else "left"].append(record.site)
+        else:
+            await self._walk_again(record)
+
+    async def _fetch_missing(self, account: Account, record: SiteRecord) -> None:
+        frontier = await agreement.frontier_of(self._queue, record.site, self._options)
+        undone = frontier.undo(account.missing)
+        if await self._queue.mend(record, frontier.whole(), frontier.published, frontier.done_hash):
+            self._done["pages"][record.site] = undone
+        else:
+            self._done["left"].append(record.site)
+
+    async def _walk_again(self, record: SiteRecord) -> None:
+        checkpoint = checkpoint_from_tables(self._engine, record.site, again=True)
+        if not await self._queue.mend(record, checkpoint or b"", 0, 0):
+            self._done["left"].append(record.site)
+        elif checkpoint:
+            self._done["walked"].append(record.site)
+        else:
+            self._done["from_root"].append(record.site)
+
+    async def _tell_end(self, account: Account, record: SiteRecord) -> None:
+        """That a site is finished, or another's alias; its row says something else."""
+        alias = (await self._queue.details(record.site))["why"] if record.state == "alias" else ""
+        if record.state in ("finished", "alias"):
+            owed = account.owed
+            end = SiteEnded(
+                site=record.site,
+                ended_at=_now_ms(),
+                finished=True,
+                published=owed.done,
+                known=owed.accepted,
+                over_budget=owed.over_budget,
+                alias_of=alias,
+            )
+            await self._tell(end)
+        self._done["told"].append(record.site)
+
+    async def _tell_orders(self, record: SiteRecord) -> None:
+        """What the operator wants of a site."""
+        details = await self._queue.details(record.site)
+        wanted: dict[OrderWord, bool] = {"block": record.state == "blocked", "pause": record.paused}
+        for word in (word for word, is_wanted in wanted.items() if is_wanted):
+            await self._tell(
+                SiteOrder(site=record.site, ordered_at=_now_ms(), order=word, reason=details["why"])
+            )
+        if (budget := details["budget"]) is not None:
+            await self._tell(SiteOrder(site=record.site, ordered_at=_now_ms(), order="budget", pages=budget))
+
+    async def _tell(self, record: Record) -> None:
+        await self._queue.tell([records.encode(record)])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def in_words(done: Repaired) -> list[str]:
+    """A line for each kind of thing that was done; empty where queue and tables agree."""
+    pages = sum(done["pages"].values())
+    found = [
+        ("came back to the queue from the tables", done["restored"]),
+        (f"get {pages:,} missing pages fetched again", list(done["pages"])),
+        ("are walked again from the pages that the tables have", done["walked"]),
+        ("are walked again from their root: the tables have no page of them", done["from_root"]),
+        ("had no row in table sites, or an older one; it is on its way", done["told"]),
+        ("are blocked: their missing pages are given up", done["given_up"]),
+        ("are left: an agent holds them, or they have changed; repair again later", done["left"]),
+    ]
+    return [f"{_named(names)} {what}" for what, names in found if names]
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(names[: agreement.NAMED])
+    more = len(names) - agreement.NAMED
+    return f"{len(names):,} sites ({shown}{f' and {more:,} more' if more > 0 else ''})"
