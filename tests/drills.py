@@ -43,6 +43,7 @@ LATE_SECONDS = 0.2
 LASTING = (
     *("sites:", "count", "crawl", "crowd", "renewed", "alias:", "results", "scope", "planner", "why"),
     *("hour:", "probe:", "thinning", "hooks", "wake:recheck", "wake:revive", "wake:status"),
+    *("tables", "moved", "rootless", "opener"),
 )
 CLOCK_SHIFT = """
 import os, time
@@ -273,10 +274,22 @@ class Fleet:
             name for name in keys if name.startswith("coordinator:") and any(pid in name for pid in killed)
         ]
         left = [name for name in keys if not name.startswith(LASTING) and name not in signs]
-        assert not left, left
+        # A finished site keeps the time before which it is not asked, for whatever comes next.
+        assert self._pausing() <= self._finished() and not set(left) - {"wake:site"}, left
         counts = self.counts()
         under_way = {name: counts.get(name) for name in ("waiting", "suspended", "leased", "later", "paused")}
         assert not any(under_way.values()), under_way
+
+    def _pausing(self) -> set[str]:
+        return {name.decode() for name in self.server.client.zrange(key("wake:site"), 0, -1)}
+
+    def _finished(self) -> set[str]:
+        """The queue's sites that are finished, or another's alias."""
+        found = set()
+        for bucket in self.server.client.scan_iter(match=key("sites:*"), count=10_000):
+            for site, record in self.server.client.hgetall(bucket).items():
+                found |= {site.decode()} if record[:1] in b"fa" else set()
+        return found
 
     def published(self) -> int:
         """Records of pages that were taken in."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from crawler.agent.agent import Agent
 from crawler.agent.download import CurlDownloadHandler
-from crawler.sites.queue import Delivery, Newcomer, SiteQueue
+from crawler.sites.queue import Delivery, SiteQueue
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -62,39 +62,30 @@ def _killed(where: str) -> NoReturn:
     raise AssertionError
 
 
-def _of_links(newcomers: Sequence[Newcomer]) -> bool:
-    return any(b'"link"' in one.record for one in newcomers)
-
-
-class KilledAtDiscover(Fault):
-    """Dies when it is about to queue sites that were met in links."""
+class KilledAtOffer(Fault):
+    """Dies when it is about to offer links to other sites."""
 
     def bend(self) -> None:
-        whole = SiteQueue.discover
+        async def offer(*_arguments: Any, **_named: Any) -> Any:
+            _killed("links to other sites are offered")
 
-        async def discover(self: SiteQueue, newcomers: Sequence[Newcomer], *rest: Any, **named: Any) -> Any:
-            if _of_links(newcomers):
-                _killed("sites were met in links")
-            return await whole(self, newcomers, *rest, **named)
-
-        SiteQueue.discover = discover  # type: ignore[method-assign]
+        SiteQueue.offer = offer  # type: ignore[method-assign]
 
 
-class HeldDiscover(Fault):
-    """Sites that were met in links are not queued before the file named in FAULT_UNTIL is there."""
+class HeldOffer(Fault):
+    """Links to other sites are not offered before the file named in FAULT_UNTIL is there."""
 
     def bend(self) -> None:
-        whole = SiteQueue.discover
+        whole = SiteQueue.offer
         may_go_on = Path(os.environ["FAULT_UNTIL"]).exists
 
-        async def discover(self: SiteQueue, newcomers: Sequence[Newcomer], *rest: Any, **named: Any) -> Any:
-            if _of_links(newcomers):
-                logger.warning("held: discover")
-                while not may_go_on():  # noqa: ASYNC110 - a test in another process says when
-                    await asyncio.sleep(0.02)
-            return await whole(self, newcomers, *rest, **named)
+        async def offer(self: SiteQueue, offers: Sequence[Offer], *rest: Any, **named: Any) -> Any:
+            logger.warning("held: offer")
+            while not may_go_on():  # noqa: ASYNC110 - a test in another process says when
+                await asyncio.sleep(0.02)
+            return await whole(self, offers, *rest, **named)
 
-        SiteQueue.discover = discover  # type: ignore[method-assign]
+        SiteQueue.offer = offer  # type: ignore[method-assign]
 
 
 class KilledAtLeave(Fault):

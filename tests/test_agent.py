@@ -180,9 +180,10 @@ def test_what_is_no_path_of_a_site_is_left_out_and_told_once(place: Place, valke
         place.run("seed", site.root, REDIS_URL=valkey.url).succeeded()
         valkey.client.rpush(key(f"paths:{site.site}"), "trash", "/x\nmore trash", b"\xff", b"/\xff")
         run = place.crawl([], REDIS_URL=valkey.url).succeeded()
-        assert run.err.count("are none and left out") == 1
+        assert run.err.count("are no paths and left out") == 1
         assert (
-            f"{site.site}: 3 of the paths given for it are none and left out, the first is 'trash'" in run.err
+            f"{site.site}: 3 of the paths given for it are no paths and left out, the first is 'trash'; expected /…"
+            in run.err
         )
         assert set(site.pages) == {"/x", "/%EF%BF%BD"}
 

@@ -14,7 +14,7 @@ from crawler.agent.agent import INLET_SECONDS
 from tests.crawling import ROOT, Place, fetched, wait_for_hits
 from tests.drills import ONCE, Fleet, check_distance, go_on, key, moments, stop_process
 from tests.farm import Farm
-from tests.faults import HeldDiscover, KilledAtDiscover, KilledAtLeave, suffers
+from tests.faults import HeldOffer, KilledAtLeave, KilledAtOffer, suffers
 from tests.servers import RunningServer, eventually
 from tests.small_site import SmallSite, links
 from tests.told import outcomes
@@ -173,7 +173,7 @@ def faulty(valkey: RunningServer, fault: Any) -> dict[str, Any]:
 def test_sites_met_by_a_killed_agent_are_not_lost(place: Place, valkey: RunningServer) -> None:
     """It dies before they are queued: so the page that names them must not be published yet."""
     with SmallSite({"*": links("/1")}, "127.0.1.2") as other, SmallSite({"*": links(other.root)}) as site:
-        run = place.crawl([site.root], SCOPE="any", **faulty(valkey, KilledAtDiscover))
+        run = place.crawl([site.root], SCOPE="any", **faulty(valkey, KilledAtOffer))
         assert run.code == -signal.SIGKILL
         assert site.pages == {"/": 1}
         assert outcomes(valkey) == {}
@@ -186,13 +186,13 @@ def test_nobody_ends_while_sites_are_being_queued(
 ) -> None:
     """Neither the agent that met them, nor one that has nothing to do."""
     until = tmp_path / "until"
-    given = {**faulty(valkey, HeldDiscover), "LEASE_SECONDS": 30}
+    given = {**faulty(valkey, HeldOffer), "LEASE_SECONDS": 30}
     given["env"]["FAULT_UNTIL"] = str(until)
     others = {"*": links(*(f"/{number}" for number in range(5)), seconds=0.2)}
     with SmallSite(others, "127.0.1.2") as two, SmallSite(others, "127.0.1.3") as three:
         with SmallSite({"*": links(two.root, three.root)}) as site:
             meets = place.start_crawl([site.root], SCOPE="any", SITE_SLOTS=1, USER_AGENT="meets", **given)
-            meets.says("held: discover")
+            meets.says("held: offer")
             idle = place.start_crawl([], SCOPE="any", USER_AGENT="idle", REDIS_URL=valkey.url)
             idle.says("Spider opened")
             eventually(lambda: valkey.client.zcard(key("agents")) == 2, "the idle one has joined")

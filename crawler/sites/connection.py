@@ -126,7 +126,10 @@ def may_serve_itself(settings: BaseSettings) -> bool:
 
 def serves_itself(crawler: Crawler) -> bool:
     """Whether this crawl uses the bundled server, so that a coordinator is started beside it."""
-    parts = crawler.extensions.middlewares if crawler.extensions else ()
+    try:
+        parts = crawler.extensions.middlewares if crawler.extensions else ()
+    except RuntimeError:
+        return False  # Scrapy has none before the crawl begins
     return BUNDLED in (f"{type(part).__module__}.{type(part).__qualname__}" for part in parts)
 
 
