@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from crawler.agent.agent import Agent
 from crawler.agent.download import CurlDownloadHandler
-from crawler.sites.queue import Delivery, SiteQueue
+from crawler.sites.queue import Delivery, Offer, SiteQueue
 
 if TYPE_CHECKING:
     from scrapy import Request
