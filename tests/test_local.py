@@ -95,6 +95,7 @@ COORDINATING = (
     "planning",
     "hooks",
     "thinning",
+    "comparing",
     "freshness",
 )
 
