@@ -411,6 +411,12 @@ def test_large_site_sees_pages_that_are_fetched_again() -> None:
     assert large_site.faults_of(figures._replace(fetched_again=1)) == []
 
 
+def test_offers() -> None:
+    goals = run("offers", "--pages=300", may_be_slow=True)["goals"]
+    assert len(goals) == 6
+    assert all(goal["value"] > 0 for goal in goals)
+
+
 def test_convert() -> None:
     told = run("convert", "--pages=3000", "--processes=1,2")
     assert told["rows"] == 3_000
