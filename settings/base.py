@@ -446,11 +446,19 @@ URLLENGTH_LIMIT = 2083
 # for patience is of its moment: from the cache it would make the site rest again.
 HTTPCACHE_STORAGE = "crawler.agent.http_cache.StorageBelowVar"
 HTTPCACHE_IGNORE_HTTP_CODES = [408, 429, *range(500, 600)]
-# Items are in their file when their page is published, and not only when a buffer is full.
+# Items are in their file when their page is published, and not only when a buffer is full; a crawl that goes on
+# appends to its feeds.
 FEED_STORAGES_BASE = {
     **_scrapy.FEED_STORAGES_BASE,
     "": "crawler.agent.feed_file.FeedFile",
     "file": "crawler.agent.feed_file.FeedFile",
+}
+# In these formats the items of several runs make one valid file.
+FEED_EXPORTERS_BASE = {
+    **_scrapy.FEED_EXPORTERS_BASE,
+    "json": "crawler.agent.feed_file.JsonExporter",
+    "csv": "crawler.agent.feed_file.CsvExporter",
+    "xml": "crawler.agent.feed_file.XmlExporter",
 }
 # Consoles that run Python in the crawler: off.
 TELNETCONSOLE_ENABLED = False

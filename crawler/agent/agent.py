@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from crawler import engine, records
 from crawler.agent import breaker, robots, works
@@ -29,6 +29,7 @@ from crawler.agent.answers import LONGEST_REST_SECONDS
 from crawler.agent.checking import CHECKING, Checking
 from crawler.agent.daily import DailyCaps, Days
 from crawler.agent.division import LOADING
+from crawler.agent.feed_file import FEEDS_GO_ON
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
 from crawler.agent.losses import Losses
 from crawler.agent.offers import Offers
@@ -87,6 +88,8 @@ class Agent:
         self.scope = Scope(options)
         self.max_url_length: int = settings.getint("URLLENGTH_LIMIT") or sys.maxsize
         self.ended = False  # nothing is left anywhere, or something went wrong for good
+        # Until the queue says otherwise, for a feed that was emptied is lost.
+        self.goes_on = True
         self.works = _works(crawler, options)
         self._chain = chain
         self._stuck = False  # what records refer to cannot be kept
@@ -145,6 +148,7 @@ class Agent:
         """Join the crawl and start working; where that cannot be, the reason is told and the crawl ends."""
         self._seeds = str(getattr(spider, "seeds", "") or "")
         try:
+            self.goes_on = await self._has_begun()
             await self.session.open(spider.name, self.works)
             await self._tell_run()
         except PrefixTakenError as error:
@@ -162,6 +166,16 @@ class Agent:
         if CHECKING in self.works:
             loops += (self.checking.lease_loop, self.checking.hand_in_loop)
         self._tasks = [asyncio.ensure_future(self._run(loop)) for loop in loops]
+
+    async def _has_begun(self) -> bool:
+        """Whether this crawl goes on with what earlier runs have done."""
+        known = self.crawler.settings.get(FEEDS_GO_ON)
+        if known is not None:
+            return self.crawler.settings.getbool(FEEDS_GO_ON)
+        try:
+            return await self.queue.has_begun(again=self.options.walk_again)
+        except (BrokenRecordError, ResponseError):  # the loops meet it too, and say so
+            return True
 
     async def close(self, reason: str) -> None:
         """Give everything back; what cannot be told within PARTING_SECONDS is left to the next holder."""

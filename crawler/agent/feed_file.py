@@ -1,31 +1,301 @@
-"""A feed's file that has every item as soon as it was given, so that a killed agent's feed lacks none.
+"""Feeds that keep what they have: across a killed agent, and across the runs of one crawl.
 
-Scrapy keeps some kilobytes of a feed in memory, while the pages that the items are of have long been published and
-are not fetched again.
+A feed's file has every item as soon as it was scraped. Scrapy keeps some kilobytes of a feed in memory, while the
+pages of these items are published and are not fetched again.
+
+A crawl that goes on appends to its feeds, also with `-O` or `overwrite`: the pages of earlier runs are not parsed
+again, so their items exist nowhere else. What a killed agent wrote of its last item is cut off; that page was not
+published, and its item comes again. JSON, JSON lines, CSV and XML stay one valid file over all runs. A file in any
+other format (pickle, a postprocessed one, an exporter of a user's) is renamed, and the run begins a new one.
 """
 
 from __future__ import annotations
 
+import csv
+import fcntl
 import io
-from typing import IO, TYPE_CHECKING, Any, cast
+import json
+import logging
+import mmap
+import re
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from urllib.parse import urlparse
 
-from scrapy.extensions.feedexport import FileFeedStorage
+from scrapy.exporters import CsvItemExporter, JsonItemExporter, JsonLinesItemExporter, XmlItemExporter
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage, FTPFeedStorage, StdoutFeedStorage
 
 if TYPE_CHECKING:
     from scrapy import Spider
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger("feeds")
+
+# What a supervisor tells its agents: 1, the crawl goes on; 0, it begins. An agent without it asks the queue.
+FEEDS_GO_ON: Final = "FEEDS_GO_ON"
+# Where a feed's options say how it goes on.
+_GOES_ON: Final = "goes_on"
+# A killed agent leaves no more than this of an item; a file with a longer tail was not written by us.
+MOST_TORN_BYTES: Final = 16_000_000
+# A URI that names another file in each run.
+_NEW_EACH_RUN = re.compile(r"%\((batch_)?time\)")
+
+# Where the last whole item of a file ends; None where that cannot be found out.
+_End = Callable[["mmap.mmap", dict[str, Any]], int | None]
+
+
+class _GoingOn(NamedTuple):
+    end: _End | None  # None: files of this format cannot be appended to
+    asked_to_overwrite: bool
+
+
+def go_on(crawler: Crawler) -> None:
+    """Let the feeds of this crawler append. Call it before the spider is opened."""
+    exporter = crawler.get_extension(FeedExporter)
+    if exporter is None:
+        return
+    for uri, options in exporter.feeds.items():
+        going_on = _GoingOn(_end_of(exporter, options), bool(options.get("overwrite")))
+        options.update({_GOES_ON: going_on, "overwrite": False})
+        if going_on.end is None:
+            # Without an item there is no reason to begin another file.
+            options["store_empty"] = False
+        storage = exporter.storages.get(urlparse(uri).scheme, FeedFile)
+        appends = isinstance(storage, type) and issubclass(
+            storage, FileFeedStorage | FTPFeedStorage | StdoutFeedStorage
+        )
+        if not appends and not _NEW_EACH_RUN.search(uri):
+            logger.warning(
+                "feed %s: this crawl goes on, and %s cannot append: the items of earlier runs are replaced; expected "
+                "a file, or %%(time)s in its address",
+                uri,
+                storage.__name__,
+            )
+
+
+def leave_without_items(crawler: Crawler) -> None:
+    """Let a run that did not come to its end leave a feed as it is, where it has no item for it."""
+    exporter = crawler.get_extension(FeedExporter)
+    for slot in exporter.slots if exporter else ():
+        slot.store_empty = False
+
+
+def _end_of(exporter: FeedExporter, options: dict[str, Any]) -> _End | None:
+    if "postprocessing" in options or not _is_ascii_based(options.get("encoding")):
+        return None
+    kind = exporter.exporters.get(options["format"])
+    ends = (end for known, end in _ENDS.items() if isinstance(kind, type) and issubclass(kind, known))
+    return next(ends, None)
+
+
+def _is_ascii_based(encoding: str | None) -> bool:
+    with suppress(LookupError):
+        return "\n".encode(encoding or "utf-8") == b"\n"
+    return False
 
 
 class FeedFile(FileFeedStorage):
     """What FEED_STORAGES names for files."""
 
+    def __init__(self, uri: str, *, feed_options: dict[str, Any] | None = None) -> None:
+        super().__init__(uri, feed_options=feed_options)
+        self._options = feed_options or {}
+
     def open(self, spider: Spider) -> IO[bytes]:
         """The same file as Scrapy's, but nothing of it stays in memory: some microseconds an item."""
-        buffered = cast("io.BufferedWriter", super().open(spider))
-        return _WrittenThrough(buffered.detach())
+        path = Path(self.path)
+        if path.exists() and not path.is_file():  # a pipe, a device
+            return _WrittenThrough(cast("io.BufferedWriter", super().open(spider)).detach())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        going_on: _GoingOn | None = self._options.get(_GOES_ON)
+        if going_on and path.exists() and path.stat().st_size:
+            return self._continued(path, going_on)
+        return _new(path, empty=self.write_mode == "wb")
+
+    def _continued(self, path: Path, going_on: _GoingOn) -> IO[bytes]:
+        file = _WrittenThrough(io.FileIO(path, "a+"))
+        end = self._end_of_items(file, going_on)
+        if end is None:
+            file.close()
+            return self._set_aside(path)
+        if going_on.asked_to_overwrite:
+            logger.info(
+                "feed %s: this crawl goes on, so its items are appended (to begin a new feed, delete the file or crawl "
+                "with --again)",
+                path,
+            )
+        file.goes_on = end > 0
+        return file
+
+    def _end_of_items(self, file: _WrittenThrough, going_on: _GoingOn) -> int | None:
+        """Cut the file behind its last whole item; None where it cannot be appended to."""
+        if going_on.end is None:
+            return None
+        if not _lock(file, fcntl.LOCK_EX):
+            # Another agent writes here: no item is torn, but an array can have one writer only.
+            return file.seek(0, io.SEEK_END) if going_on.end in _LINES else None
+        with closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
+            size, end = len(data), going_on.end(data, self._options)
+            lacks_newline = going_on.end is _end_of_lines and end == size and data[size - 1] != ord("\n")
+        if end is None or size - end > MOST_TORN_BYTES:
+            return None
+        file.truncate(end)
+        if lacks_newline:
+            file.write(b"\n")
+        _lock(file, fcntl.LOCK_SH)
+        return end
+
+    def _set_aside(self, path: Path) -> IO[bytes]:
+        kept = next(
+            other for number in count(1) if not (other := path.with_name(f"{path.name}.{number}")).exists()
+        )
+        path.rename(kept)
+        logger.warning(
+            "feed %s: this crawl goes on, and a file in the format %s cannot be appended to; the items of earlier runs "
+            "are in %s",
+            path,
+            self._options.get("format"),
+            kept,
+        )
+        return _new(path, empty=False)
+
+
+def _new(path: Path, *, empty: bool) -> _WrittenThrough:
+    # Always written at its end: another agent may append to the same file.
+    file = _WrittenThrough(io.FileIO(path, "a"))
+    _lock(file, fcntl.LOCK_SH)
+    if empty:
+        file.truncate(0)
+    return file
+
+
+def _lock(file: _WrittenThrough, mode: int) -> bool:
+    """Whether the file is locked, or its file system knows no locks; False: another process holds it."""
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class _WrittenThrough(io.BufferedWriter):
+    goes_on = False  # items of earlier runs stand in it
+
     def write(self, data: Any) -> int:
         written = super().write(data)
         self.flush()
         return written
+
+
+# --- Where the last whole item ends --------------------------------------------------------------------------
+
+
+def _end_of_lines(data: mmap.mmap, options: dict[str, Any]) -> int:
+    """JSON lines: a last line without its end is whole if it is JSON."""
+    start = data.rfind(b"\n") + 1
+    return len(data) if _is_json(data[start:], options) else start
+
+
+def _end_of_rows(data: mmap.mmap, options: dict[str, Any]) -> int:
+    """CSV: a text in quotes may have ends of lines, so rows are counted from the first one on."""
+    if options.get("item_export_kwargs"):  # other quotes, perhaps
+        return data.rfind(b"\n") + 1
+    end = place = quotes = 0
+    while line := data.readline():
+        place += len(line)
+        quotes += line.count(b'"')
+        if quotes % 2 == 0 and line.endswith(b"\n"):
+            end = place
+    return end
+
+
+def _end_of_array(data: mmap.mmap, options: dict[str, Any]) -> int | None:
+    """JSON: an item begins and ends at the beginning of a line, whether it takes one line or several."""
+    end, torn = len(data), 0
+    while torn < 2:
+        start = data.rfind(b"\n", 0, end) + 1
+        line = data[start:end].rstrip(b", \r")
+        if line == b"}" or (line.startswith(b"{") and _is_json(line, options)):
+            return start + len(line)
+        if start == 0:
+            return 0 if line in (b"", b"[") else None
+        torn += line.startswith(b"{")
+        end = start - 1
+    return None
+
+
+def _end_of_elements(data: mmap.mmap, options: dict[str, Any]) -> int:
+    """XML: an item may have elements of the same name inside; no text has an angle bracket."""
+    name = options.get("item_export_kwargs", {}).get("item_element", "item")
+    end = depth = 0
+    for tag in re.finditer(f"<(/?){re.escape(name)}>".encode(), data):
+        depth += -1 if tag[1] else 1
+        if depth == 0:
+            end = tag.end()
+    return end
+
+
+def _is_json(text: bytes, options: dict[str, Any]) -> bool:
+    with suppress(ValueError):
+        json.loads(text.decode(options.get("encoding") or "utf-8"))
+        return True
+    return False
+
+
+# --- Formats of which several runs make one file -------------------------------------------------------------
+
+
+class JsonExporter(JsonItemExporter):
+    """One array of the items of all runs."""
+
+    def start_exporting(self) -> None:
+        """Begin the array, or go on behind its last item."""
+        if _goes_on(self.file):
+            self.first_item = False
+        else:
+            super().start_exporting()
+
+
+class CsvExporter(CsvItemExporter):
+    """One table: one header, and its columns for all runs."""
+
+    def __init__(self, file: IO[bytes], **options: Any) -> None:
+        super().__init__(cast("io.BytesIO", file), **options)
+        if _goes_on(file) and self.include_headers_line:
+            self._headers_not_written = False
+            if not self.fields_to_export:
+                self.fields_to_export = self._columns(file.name)
+                self._autodetected_fields = True
+
+    def _columns(self, name: str) -> list[str]:
+        with Path(name).open(encoding=self.encoding, newline="") as file:
+            return next(csv.reader(file, **self._kwargs))
+
+
+class XmlExporter(XmlItemExporter):
+    """One element of the items of all runs."""
+
+    def start_exporting(self) -> None:
+        """Begin the element, or go on behind its last item."""
+        if _goes_on(self.stream.buffer):
+            self._beautify_newline(new_item=True)
+        else:
+            super().start_exporting()
+
+
+def _goes_on(file: Any) -> bool:
+    return isinstance(file, _WrittenThrough) and file.goes_on
+
+
+_ENDS: dict[type, _End] = {
+    JsonLinesItemExporter: _end_of_lines,
+    CsvExporter: _end_of_rows,
+    JsonExporter: _end_of_array,
+    XmlExporter: _end_of_elements,
+}
+_LINES = (_end_of_lines, _end_of_rows)

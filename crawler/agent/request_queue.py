@@ -16,6 +16,7 @@ from scrapy.utils.defer import deferred_from_coro
 
 from crawler import engine
 from crawler import options as our_options
+from crawler.agent import feed_file
 from crawler.agent.agent import Agent
 from crawler.agent.errands import errand_of
 from crawler.agent.own_requests import OwnRequests, beyond_link, carried
@@ -66,7 +67,12 @@ class RequestQueue(BaseScheduler):
         gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
         # The names are the wire's; where no download handler is ours, nobody else would close it.
         self._wire.users += 1
-        return deferred_from_coro(self.agent.open(spider))
+        return deferred_from_coro(self._open(spider))
+
+    async def _open(self, spider: Spider) -> None:
+        await self.agent.open(spider)
+        if self.agent.goes_on:
+            feed_file.go_on(self._crawler)
 
     def close(self, reason: str) -> Deferred[None]:
         """Give everything back."""
@@ -77,6 +83,8 @@ class RequestQueue(BaseScheduler):
 
     async def _close(self, reason: str) -> None:
         await self.agent.close(reason)
+        if reason != "finished":
+            feed_file.leave_without_items(self._crawler)
         await leave(self._crawler)
 
     def has_pending_requests(self) -> bool:

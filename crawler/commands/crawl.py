@@ -318,7 +318,8 @@ class Command(stock.Command):
         from crawler.supervisor import Supervisor
 
         assert self.settings is not None
-        children = [self._child(name, opts, number) for number in range(1, opts.agents + 1)]
+        goes_on = self._goes_on(opts)
+        children = [self._child(name, opts, number, goes_on) for number in range(1, opts.agents + 1)]
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[supervisor]")
         self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
         configure_logging(self.settings)
@@ -328,7 +329,25 @@ class Command(stock.Command):
 
         return Supervisor(children).run(after=Drain(self.settings, self.options).over)
 
-    def _child(self, name: str, opts: argparse.Namespace, number: int) -> Child:
+    def _goes_on(self, opts: argparse.Namespace) -> bool:
+        """Whether the crawl goes on with its feeds. Asked once for all: the second agent finds the first at work."""
+        from crawler.sites import connection
+        from crawler.sites.queue import BrokenRecordError
+        from crawler.store import leftover
+        from crawler.store.server import Server, ServerError
+
+        assert self.settings is not None
+        if not (opts.output or opts.overwrite_output or self.settings.getdict("FEEDS")):
+            return True
+        if not connection.is_named(self.settings) and not Server(self.options.var).folder.exists():
+            return False
+        try:
+            return leftover.has_begun(self.settings, self.options)
+        except (connection.ServerAwayError, BrokenRecordError, ServerError):  # the agents say so
+            return True
+
+    def _child(self, name: str, opts: argparse.Namespace, number: int, goes_on: bool) -> Child:
+        from crawler.agent.feed_file import FEEDS_GO_ON
         from crawler.supervisor import Child, agent_command, numbered_file
 
         assert self.settings is not None
@@ -347,9 +366,10 @@ class Command(stock.Command):
         ):
             if value:
                 arguments += [option, value]
-        # Asked of one agent, and once: a killed one goes on, it walks nothing anew and empties no file.
+        # `--again` is for one agent, and once: a killed one goes on, it crawls nothing again and empties no file.
         anew = int(self.options.walk_again and number == 1)
-        first, again = ["-s", f"WALK_AGAIN={anew}"], ["-s", "WALK_AGAIN=0"]
+        first = ["-s", f"WALK_AGAIN={anew}", "-s", f"{FEEDS_GO_ON}={int(goes_on)}"]
+        again = ["-s", "WALK_AGAIN=0", "-s", f"{FEEDS_GO_ON}=1"]
         for option, files in (("-o", opts.output), ("-O", opts.overwrite_output)):
             for uri in files or ():
                 first += [option, numbered_file(uri, number)]

@@ -826,6 +826,19 @@ class SiteQueue:
         """What coordinators said of the tables holds no longer."""
         await self._client.hdel(f"{self._base}tables", "lost")
 
+    async def has_begun(self, *, again: bool) -> bool:
+        """Whether pages of some site are done and are not fetched again; `again`: finished sites are crawled again.
+
+        BrokenRecordError where the queue cannot be read.
+        """
+        depth = await self.depth()
+        if depth.suspended or depth.later or depth.paused:
+            return True
+        if not again and (depth.finished or depth.alias or depth.blocked):
+            return True
+        held = [f"{self._base}checkpoint:{holding.site}" for holding in await self.holdings()]
+        return bool(held and await self._client.exists(*held))
+
     async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
         """The sites that wait for a time, soonest first: name, due time in ms, reason."""
         key = f"{self._base}wake:{work}"

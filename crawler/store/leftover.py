@@ -1,4 +1,4 @@
-"""What a crawl leaves when it ends: sites that rest until later, records that nobody stores.
+"""What a crawl leaves when it ends: sites that rest until later, records that nobody stores; and whether it has begun.
 
 A look at the server of the crawl, which is started for it where it is the bundled one. ServerAwayError, ServerError or
 OptionError where there is none to look at, BrokenRecordError where it holds no queue.
@@ -40,10 +40,24 @@ def look(settings: BaseSettings, options: Options) -> Left:
         return asyncio.run(_look(settings, options, alive))
 
 
+def has_begun(settings: BaseSettings, options: Options) -> bool:
+    """Whether the crawl goes on, as `SiteQueue.has_begun`."""
+    with joined(settings, options):
+        return asyncio.run(_has_begun(settings, options))
+
+
 def coordinators(client: Any, prefix: str) -> list[str]:
     """Names of the coordinators that showed themselves within the last 15 s."""
     key = heartbeat_key(prefix, "")
     return sorted(found.decode().removeprefix(key) for found in client.scan_iter(match=f"{key}*", count=1000))
+
+
+async def _has_begun(settings: BaseSettings, options: Options) -> bool:
+    client = connection.connect(settings)
+    try:
+        return await SiteQueue(client, options).has_begun(again=options.walk_again)
+    finally:
+        await client.aclose()
 
 
 async def _look(settings: BaseSettings, options: Options, alive: list[str]) -> Left:
