@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
+import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scrapy.settings import Settings
 
 # Objects made before the collector looks. What works for long has a number of its own.
 GC_ALLOCATIONS = 50_000
@@ -24,9 +30,24 @@ def end_quickly() -> None:
     atexit.register(gc.freeze)
 
 
+def settings() -> Settings | None:
+    """The project's, below what the process that started this one has handed on; None where that is nothing."""
+    from scrapy.utils.project import get_project_settings
+
+    from crawler.options import HANDED_ON
+
+    # Taken out: what this process starts in turn, a hook say, has settings of its own.
+    handed_on = os.environ.pop(HANDED_ON, "")
+    if not handed_on:
+        return None
+    found = get_project_settings()
+    found.setdict(json.loads(handed_on), priority="cmdline")
+    return found
+
+
 if __name__ == "__main__":
     look_rarely()
     from scrapy.cmdline import execute
 
     sys.argv[0] = "scrapy"
-    execute()
+    execute(settings=settings())

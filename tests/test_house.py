@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "health": frozenset({"records"}),
     "options": frozenset({"records"}),
     "engine": frozenset({"records"}),
-    "start": frozenset(),
+    "start": frozenset({"options"}),
     "schedulers": frozenset({"records", "states"}),
     "recrawl": frozenset({"records", "states"}),
     "sites": frozenset({"schedulers"}),

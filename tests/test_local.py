@@ -21,7 +21,7 @@ from crawler.store import local
 from crawler.store.local import ServerKeeper
 from crawler.store.server import Server
 from crawler.supervisor import STOPPED, Child, Supervisor
-from tests.crawling import Place, wait_for_hits
+from tests.crawling import Place, parent_of, wait_for_hits
 from tests.drills import key
 from tests.farm import Farm
 from tests.servers import eventually
@@ -64,7 +64,7 @@ def test_a_coordinator_learns_no_secrets_by_its_command_line(place: Place, farm:
     run.says("writes to")
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in place.processes("coordinate")]
     assert len(lines) == 1
-    assert b"BATCH_SECONDS=0.1" in lines[0]
+    assert f"VAR_DIR={place.var}".encode() in lines[0]
     assert b"a-secret" not in lines[0]
     assert b"SITE_OVERRIDES" not in lines[0]
     wait_for_hits(farm, 22)
@@ -74,39 +74,32 @@ def test_a_coordinator_learns_no_secrets_by_its_command_line(place: Place, farm:
         assert database.execute("select count(*) from pages").fetchone() == (20,)
 
 
-# --- The server dies --------------------------------------------------------------------------------------
-
-
-# What a setting is called where an option of another name is made of it, or none is.
-OF_OTHER_NAME = {
-    "database": "DATABASE_URL",
-    "var": "VAR_DIR",
-    "revive_delays": "REVIVE_FIRST_SECONDS",
-    "first_recheck_seconds": "RECHECK_INTERVAL_SECONDS",
-    "recheck_chooses": "RECRAWL_MODE",
-    "status_command_words": "STATUS_COMMAND",
-    "webhook": "STATUS_WEBHOOK",
-}
 COORDINATING = (
-    "coordinator",
-    "due_times",
-    "packing",
-    "revisits",
-    "planning",
-    "hooks",
-    "thinning",
-    "comparing",
-    "freshness",
+    *(
+        "coordinator",
+        "due_times",
+        "packing",
+        "revisits",
+        "planning",
+        "hooks",
+        "thinning",
+        "freshness",
+        "comparing",
+        "reopening",
+    ),
+    "../sites/planner",
 )
 
 
-def test_a_coordinator_of_an_agents_own_is_told_what_it_goes_by() -> None:
+def test_what_is_not_handed_on_is_of_agents_alone() -> None:
     folder = Path(local.__file__).parent
-    files = [folder / f"{name}.py" for name in COORDINATING] + [folder.parent / "sites" / "planner.py"]
+    files = [folder / f"{name}.py" for name in COORDINATING]
     asked = {name for file in files for name in re.findall(r"options\.([a-z_]+)", file.read_text())}
     assert len(asked) > 20
-    wanted = {OF_OTHER_NAME.get(name, name.upper()) for name in asked}
-    assert wanted <= {*local._NEEDED, *local._NEEDED_UNSEEN}
+    assert not {name.upper() for name in asked} & set(local._OF_AGENTS)
+
+
+# --- The server dies --------------------------------------------------------------------------------------
 
 
 def test_a_server_that_dies_while_the_last_agent_waits(place: Place, farm: Farm) -> None:
@@ -180,6 +173,43 @@ def test_a_server_that_cannot_be_had_again_is_given_up(
     assert "ended while starting" in keeper.trouble
     membership.leave()
     assert keeper.look(), "nobody needs it"
+
+
+# --- All are killed ---------------------------------------------------------------------------------------
+
+
+def server_of(place: Place) -> int:
+    return int((place.var / "valkey" / "server.lock").read_text())
+
+
+@pytest.mark.parametrize("left", ["server and watchdog", "server"])
+def test_no_server_is_left_of_a_crawl_that_was_killed(place: Place, farm: Farm, left: str) -> None:
+    """All of its processes but the server, at one moment; the next run goes on with what the server has written."""
+    run = place.start_crawl(farm.seeds, "--agents", "2", "--when-idle", "wait", DOWNLOAD_DELAY=0.05)
+    wait_for_hits(farm, 8)
+    spared = {server_of(place)}
+    if "watchdog" in left:
+        spared.add(parent_of(server_of(place)))
+    for pid in set(place.processes()) - spared:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run.wait()
+    place.check_nothing_left()
+    place.crawl(farm.seeds).succeeded()
+    assert place.stored() == farm.expected()
+
+
+def test_no_server_is_left_of_a_killed_process_group(place: Place, farm: Farm) -> None:
+    """As a shell or a scheduler of jobs kills: the coordinator has a session of its own, stores, and ends."""
+    run = place.start_crawl(farm.seeds, "--when-idle", "wait", DOWNLOAD_DELAY=0.05)
+    wait_for_hits(farm, 8)
+    for pid in {run.pid, *place.processes("crawl")}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run.wait()
+    place.check_nothing_left()
+    place.crawl(farm.seeds).succeeded()
+    assert place.stored() == farm.expected()
 
 
 # --- The database is away ---------------------------------------------------------------------------------

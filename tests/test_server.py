@@ -319,6 +319,110 @@ def test_stopped_by_another_than_its_starter(var: Path, make_member: Callable[[]
     assert not servers(var)
 
 
+# --- nobody is left ------------------------------------------------------------------------------------
+
+# The watchdog, but with looks so short that many happen during a test.
+QUICK_WATCHDOG = """
+import sys
+from crawler.store import watchdog
+watchdog.LOOK_SECONDS = 0.02
+watchdog.watchdog(sys.argv[1], sys.argv[2], [sys.argv[3] + "/valkey-server", *sys.argv[4:]])
+"""
+
+
+@pytest.fixture
+def quick_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(server_module, "_watchdog", lambda: [sys.executable, "-c", QUICK_WATCHDOG])
+
+
+def watchdog_of(server: int) -> int:
+    return int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_server_whose_users_were_all_killed_ends(
+    var: Path, monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    place = var / ("x" * 90) if long else var
+    member = Member(place)
+    assert member.answer() == "ready"
+    assert member.join() == "started"
+    with client(Server(place).url) as redis_client:
+        redis_client.set("page", "kept")
+    member.kill()
+    until(lambda: not servers(place), 30)
+    assert not socket_path(place).exists()
+    until(lambda: socket_path(place).parent.exists() != long)
+    assert "no process uses this server" in (place / "valkey" / "server.log").read_text()
+    with Server(place).join() as membership, client(membership.url) as redis_client:
+        assert membership.started
+        assert redis_client.get("page") == "kept"
+
+
+def test_a_server_that_has_users_is_not_stopped(
+    var: Path, make_member: Callable[[], Member], quick_watchdog: None
+) -> None:
+    with Server(var).join("visitor"):
+        (pid,) = servers(var)
+        for _ in range(10):
+            member = make_member()
+            assert member.join() == "joined"
+            member.kill()
+            time.sleep(0.05)
+        assert servers(var) == [pid]
+
+
+def test_members_and_a_watchdog_that_looks_all_the_time(var: Path, quick_watchdog: None) -> None:
+    """A process that dies leaves the server to the watchdog; one that joins at that moment is served all the same."""
+    server = Server(var)
+    for pause in (0.0, 0.02, 0.04, 0.06) * 5:
+        member = Member(var)
+        assert member.answer() == "ready"
+        assert member.join() in ("started", "joined")
+        member.kill()
+        time.sleep(pause)
+        with server.join() as membership, client(membership.url) as redis_client:
+            assert redis_client.ping()
+            redis_client.incr("count")
+    with server.join() as membership, client(membership.url) as redis_client:
+        assert redis_client.get("count") == "20"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a signal at the death of the parent")
+def test_a_watchdog_that_is_killed_takes_its_server_along(
+    var: Path, make_member: Callable[[], Member]
+) -> None:
+    server, member = Server(var), make_member()
+    assert member.join() == "started"
+    (pid,) = servers(var)
+    with client(server.url) as redis_client:
+        redis_client.set("page", "kept")
+    os.kill(watchdog_of(pid), signal.SIGKILL)
+    until(lambda: not servers(var))
+    assert server.gone(), "its user is still there"
+    with server.join() as membership, client(membership.url) as redis_client:
+        assert membership.started
+        assert redis_client.get("page") == "kept"
+        (pid,) = servers(var)
+        member.kill()
+    assert not servers(var)
+
+
+def test_a_watchdog_ends_with_its_server(var: Path) -> None:
+    with Server(var).join():
+        (pid,) = servers(var)
+        watchdog = watchdog_of(pid)
+        assert not server_module.is_gone(watchdog)
+        kill_server(var)
+        until(lambda: server_module.is_gone(watchdog))
+    with Server(var).join():
+        (pid,) = servers(var)
+        watchdog = watchdog_of(pid)
+    until(lambda: server_module.is_gone(watchdog))
+
+
 # --- never a second server -----------------------------------------------------------------------------
 
 

@@ -141,15 +141,15 @@ class Command(LowtideCommand):
 def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
     """While the block runs, so does a planner, once there are more sites than slots, or other works than loading."""
     from crawler.sites import connection
+    from crawler.store.local import handed_on
     from crawler.store.stream import sites_wait, works_wait
 
-    # What this process was called with, of which Scrapy has taken the command's name; but not the addresses of server
-    # and database, for a command line is shown to every user.
-    arguments = ["plan", *sys.argv[1:]]
-    environment = {"LOWTIDE_DATABASE_URL": options.database}
+    # What this process was called with, of which Scrapy has taken the command's name.
+    command = [sys.executable, "-m", "crawler.start", "plan", *sys.argv[1:]]
+    addresses = {"DATABASE_URL": options.database}
     if settings["REDIS_URL"]:
-        environment["LOWTIDE_REDIS_URL"] = settings["REDIS_URL"]
-    command = [sys.executable, "-m", "crawler.start", *arguments]
+        addresses["REDIS_URL"] = settings["REDIS_URL"]
+    environment = handed_on(settings, options, **addresses)
     child = Child("planner", command, environment=environment, lasting=True)
     client = connection.connect_blocking(settings)
     began = False

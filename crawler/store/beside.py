@@ -32,7 +32,7 @@ class Beside:
         self._server = Server(options.var)
         self._membership = self._server.join("agent", options.key_prefix)
         self._keeper = ServerKeeper(self._server)
-        self._coordinator = CoordinatorProcess(settings, self._server)
+        self._coordinator = CoordinatorProcess(settings, options, self._server)
         self._coordinator.ensure()
 
     @property

@@ -18,12 +18,13 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from redis.exceptions import RedisError
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
-from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.project import inside_project
 
 from crawler import engine
 from crawler import options as our_options
@@ -66,7 +67,7 @@ class LocalServer:
         self._options = options
         self._server = Server(options.var)
         self._keeper = ServerKeeper(self._server)
-        self._coordinator = CoordinatorProcess(crawler.settings, self._server)
+        self._coordinator = CoordinatorProcess(crawler.settings, options, self._server)
         self._watch: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._waited_enough = False
@@ -285,9 +286,8 @@ class ServerKeeper:
 class CoordinatorProcess:
     """The coordinator beside this machine's agents: started where none runs, with growing pauses if it fails."""
 
-    def __init__(self, settings: BaseSettings, server: Server) -> None:
-        self._arguments = _arguments(settings)
-        self._environment = _environment(settings)
+    def __init__(self, settings: BaseSettings, options: Options, server: Server) -> None:
+        self._environment = _bundled(settings, options)
         self._server = server
         self._process: subprocess.Popen[bytes] | None = None
         self._failures = 0
@@ -314,7 +314,9 @@ class CoordinatorProcess:
         if self._server.coordinator_alive():
             self._failures = 0
             return
-        command = [sys.executable, "-m", "crawler.start", "coordinate", *self._arguments]
+        # VAR_DIR tells a person which crawl it is of.
+        where = f"VAR_DIR={self._server.var}"
+        command = [sys.executable, "-m", "crawler.start", "coordinate", "-s", where]
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             command,
@@ -330,12 +332,14 @@ class CoordinatorProcess:
         if code is None:
             return True
         self._process = None
-        if code == 0 or time.monotonic() - self._started > HEALTHY_SECONDS:
+        if time.monotonic() - self._started > HEALTHY_SECONDS:
             self._failures = 0
         if code == UNUSABLE:
             self._failures = MOST_FAILURES
-        elif code != 0:
-            self._failures += 1
+            return False
+        # Code 0 too: one that ends while an agent is there does not serve this crawl, unless another one does.
+        self._failures += 1
+        if code != 0:
             self._not_before = time.monotonic() + 0.2 * 2**self._failures
             logger.warning("the coordinator ended with code %d; another one is started", code)
         return False
@@ -349,59 +353,43 @@ STOPPED = 4
 
 # The one coordinator of a VAR_DIR has one name: a successor goes on at once with what one that was killed had read.
 COORDINATOR = f"{socket.gethostname()}-local"
-# What a coordinator goes by: where everything is, and how it stores.
-_NEEDED = (
-    "VAR_DIR",
-    "KEY_PREFIX",
-    "LEASE_SECONDS",
-    "BATCH_SECONDS",
-    "BATCH_RECORDS",
-    "FETCHES_DAYS",
-    "VISITS_DAYS",
-    "CHECKS_DAYS",
-    "HEALTH_DAYS",
-    "STATUS_DAMPING_SECONDS",
-    "STATUS_HOOK_TIMEOUT_SECONDS",
-    # And by what it plans, until the agents have said.
-    "SITE_SCHEDULER",
-    "SITE_QUEUE_SIZE",
-    "SITE_SLOTS",
-    "HOUR_SECONDS",
-    "DOWNLOAD_DELAY",
-    "MAX_PAGES_PER_SITE",
-    # And which pages are asked again, and when; and sites how they are.
-    "RECRAWL_MODE",
-    "RECHECK_INTERVAL_SECONDS",
-    "RECHECK_REQUESTS_PER_HOUR",
-    "RECHECK_BYTES_PER_HOUR",
-    "RECHECK_LONGEST_SECONDS",
-    "REVIVE_FIRST_SECONDS",
-    "REVIVE_SECOND_SECONDS",
-    "STATUS_INTERVAL_SECONDS",
+# What agents alone use and what may be too long for an environment; SITE_OVERRIDES may hold secrets of sites too.
+_OF_AGENTS = ("PAGE_PIPELINES", "SITE_OVERRIDES", "SCOPE_INCLUDE", "SCOPE_EXCLUDE", "STATUS_ERROR_PATTERNS")
+_LOG = (
+    "LOG_ENABLED",
+    "LOG_ENCODING",
+    "LOG_DATEFORMAT",
     "LOG_LEVEL",
     "LOG_FILE",
+    "LOG_STDOUT",
+    "LOG_SHORT_NAMES",
 )
 
-# What may have a password in it.
-_NEEDED_UNSEEN = ("DATABASE_URL", "STATUS_COMMAND", "STATUS_WEBHOOK")
+
+def handed_on(settings: BaseSettings, options: Options, **more: Any) -> dict[str, str]:
+    """The environment of a coordinator or planner of this crawl: every setting as it holds here, whoever set it how.
+
+    A process that is started reads the project's settings again, but knows nothing of a script, a spider's
+    custom_settings or an add-on.
+    """
+    ours = {name: value for name, value in msgspec.to_builtins(options).items() if name not in _OF_AGENTS}
+    others = {
+        **{name: settings[name] for name in _LOG},
+        "LOG_FORMAT": re.sub(r"\[agent[^]]*]", "[coordinator]", settings["LOG_FORMAT"]),
+        # The file is open here already.
+        "LOG_FILE_APPEND": True,
+    }
+    found = {**ours, **others, "VAR_DIR": str(options.var), **more}
+    return {our_options.HANDED_ON: json.dumps(found, default=str)}  # str: of a path
 
 
-def _arguments(settings: BaseSettings) -> list[str]:
-    """The settings of this process that its coordinator needs to see the same crawl."""
-    log_format = re.sub(r"\[agent[^]]*]", "[coordinator]", settings["LOG_FORMAT"])
-    arguments = ["-s", f"LOG_FORMAT={log_format}"]
-    for name in _NEEDED:
-        if _is_given(settings, name):
-            arguments += ["-s", f"{name}={settings[name]}"]
-    return arguments
-
-
-def _environment(settings: BaseSettings) -> dict[str, str]:
-    """What it needs as well and nobody else is to read: a command line is shown to every user of the machine."""
-    given = (name for name in _NEEDED_UNSEEN if _is_given(settings, name))
-    return {f"{our_options.ENVIRONMENT_PREFIX}{name}": str(settings[name]) for name in given}
-
-
-def _is_given(settings: BaseSettings, name: str) -> bool:
-    """Whether it was set for this run; what the project says the coordinator reads by itself."""
-    return (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["project"] and settings[name] is not None
+def _bundled(settings: BaseSettings, options: Options) -> dict[str, str]:
+    """The environment of the bundled server's coordinator."""
+    params = settings.getdict("REDIS_PARAMS").items()
+    plain = {name: value for name, value in params if isinstance(value, str | int | float | None)}
+    no_other = {"REDIS_URL": "", "REDIS_HOST": None, "REDIS_PARAMS": plain}
+    extension = {"EXTENSIONS": {}, "EXTENSIONS_BASE": {connection.BUNDLED: 0}}
+    environment = handed_on(settings, options, **no_other, **extension)
+    if not inside_project():  # a script somewhere else, that read our settings by itself
+        environment["SCRAPY_SETTINGS_MODULE"] = "settings.local"
+    return environment

@@ -1,13 +1,15 @@
 """The bundled server: a private Valkey on a Unix socket, started, shared and stopped by whoever needs it.
 
 Every process that uses the queue joins and later leaves; the first to join starts the server, the last to
-leave stops it. Hidden here: where the socket lies, how two processes starting at once agree on one server,
-how a server or its users that were killed are told from living ones.
+leave stops it. Where no user is left to do that, since all were killed, the server's watchdog does
+(crawler/store/watchdog.py). Hidden here: where the socket lies, how two processes starting at once agree on one
+server, how a server or its users that were killed are told from living ones.
 
 All of it rests on `flock` locks in VAR_DIR/valkey/, which the kernel lets go of however a process ends, so
 nothing can be stale. Their files are never deleted.
 
-    start.lock        exclusive, short     held while joining and leaving; whoever decides about the server
+    start.lock        exclusive, short     held while joining and leaving; whoever decides about the server, which
+                                           the watchdog does too
     users.lock        shared, for life     every member
     agents.lock       shared, for life     the members that are agents
     coordinator.lock  exclusive, for life  the one coordinator
@@ -45,6 +47,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import Enum, auto
+from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -178,7 +181,7 @@ class Server:
         prefix: the KEY_PREFIX that will be worked on, empty for none. Another than that of the agents and the
         coordinator that are there, or of records that wait to be stored, is refused: OtherCrawl.
         Raises OtherCrawl or CoordinatorRuns, else ServerError; then nothing was joined. An interrupt meanwhile may
-        leave a server without users, which the next join takes over.
+        leave a server without users, which the next join takes over, or the watchdog stops.
         """
         if role not in _LIFE_LOCKS:
             raise ValueError(f"role is {role!r}, wanted one of {', '.join(_LIFE_LOCKS)}")
@@ -404,17 +407,20 @@ class Server:
         raise self._error(f"is not ready after {LOADING_SECONDS:g} s", "It goes on loading: try again later")
 
     def _spawn(self) -> int:
-        """Start the server process and return its id; it outlives this process and hears no Ctrl-C."""
-        binary = str(server_binary())
+        """Start the server below its watchdog and return the watchdog's process id: it ends with the server.
+
+        Both outlive this process and hear no Ctrl-C.
+        """
+        socket_folder = "" if self.socket.parent == self.folder else str(self.socket.parent)
+        folders = (str(self.folder), socket_folder, str(server_binary().parent))
+        command = [*_watchdog(), *folders, *self._options()]
         lock = self._take_server_lock()
         try:
             for path in self.folder.glob(f"{FILES}/*.incr.aof"):
                 _cut_zeros(path)
-            pid = self._run([binary, *self._options()], lock)
-            os.pwrite(lock, f"{pid:<20}\n".encode(), 0)
-            return pid
+            return self._run(command, lock)
         except OSError as error:
-            raise ServerError(f"VAR_DIR={self.var}: {binary} cannot be started: {error}") from error
+            raise ServerError(f"VAR_DIR={self.var}: {command[0]} cannot be started: {error}") from error
         finally:
             # Closed, not unlocked: the server's copy keeps the lock.
             os.close(lock)
@@ -574,7 +580,8 @@ class Membership:
     """One use of the server, from `Server.join` to `leave`; a context manager. Not for sharing by threads.
 
     `url` is where the server listens; `started` tells whether this join started it. The end of the process,
-    however it comes, ends the membership too, but then the server stays for the next to join.
+    however it comes, ends the membership too. A server that loses its last user so is stopped by its watchdog within
+    seconds, unless another process joins before.
     """
 
     def __init__(self, server: Server, role: str, locks: dict[str, int], started: bool) -> None:
@@ -706,6 +713,15 @@ def _beats(seconds: float, doing: str) -> Iterator[None]:
             logger.info("%s (up to %.0f s)", doing, seconds)
             said = True
         time.sleep(BEAT_SECONDS)
+
+
+def _watchdog() -> list[str]:
+    """The beginning of the watchdog's command line. No module of others: it is to start at once, and stay small."""
+    script = Path(__file__).with_name("watchdog.py")
+    if script.is_file():
+        return [sys.executable, "-I", "-S", str(script)]
+    text = resources.files("crawler.store").joinpath("watchdog.py").read_text()  # of an egg
+    return [sys.executable, "-I", "-S", "-c", text]
 
 
 def _is_folder(found: os.stat_result) -> bool:
