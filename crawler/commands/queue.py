@@ -63,7 +63,7 @@ class Command(LowtideCommand):
         assert self.settings is not None
         if word in ("repair", "rebuild"):
             require_tables(self.settings, self.options)
-        with joined(self.settings, self.options, changes=word in ("rebuild", "reset")):
+        with joined(self.settings, self.options, changes=word in ("repair", "rebuild", "reset")):
             return doings[word](args[1:], opts) or 0
 
     def _show(self, _args: list[str], opts: argparse.Namespace) -> None:
@@ -130,7 +130,9 @@ class Command(LowtideCommand):
         client = connection.connect(self.settings)
         try:
             queue = SiteQueue(client, self.options)
-            return await Repair(queue, client, engine, Scope(self.options), self.settings, self.options).run()
+            done = await Repair(queue, client, engine, Scope(self.options), self.settings, self.options).run()
+            await queue.count_tables_again()
+            return done
         finally:
             await client.aclose()
 
