@@ -451,6 +451,17 @@ def test_a_walk_again_is_seen_and_mended(place: Place) -> None:
         check_mended(place)
 
 
+def test_a_site_that_is_opened_again_shows_what_it_lost(place: Place) -> None:
+    """A checkpoint made of the tables would make the loss the truth: the whole site is walked again instead."""
+    routes = {"/": links("/a", "/b"), "/a": links(), "/b": links("/c"), "/c": links(), "/new": links()}
+    with SmallSite(routes) as site:
+        place.crawl([site.site]).succeeded()
+        change(place, "delete from pages where url like '%/b'")
+        place.crawl([f"{site.site}/new"]).succeeded()
+        assert "/b" in {url.removeprefix(site.site) for url in place.stored()[site.site]}
+        assert ledger(place, 0)["stored"] + ledger(place, 0)["duplicate"] == len(routes)
+
+
 def test_several_agents_end_with_an_error_too(place: Place) -> None:
     """The command looks once for all of them, and starts none of them again."""
     with Farm(sites=2, pages=8, kinds=[]) as farm:
@@ -473,6 +484,9 @@ def test_a_cluster_sees_and_mends_it(kind: str, place: Place, valkey: RunningSer
             expected = db.execute(select(pages.c.url)).scalars().all()
             db.execute(text("delete from pages where mod(id, 3) = 0"))
         check_seen(place, set(farm.expected()), **given)
+        another = place.start("coordinate", **given)
+        another.says("queue and tables differ on 2 sites", 30)
+        another.end(signal.SIGTERM).succeeded()
         repair(place, **given)
         place.crawl([], **given)
         eventually(lambda: ledger_code(place, given) == 0, "all is mended", 30)

@@ -45,12 +45,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "agent": frozenset({"sites", "recrawl", "states", "health"}),
     "spiders": frozenset({"agent"}),
     "pipelines": frozenset({"agent", "store.stream"}),
-    # A site that is opened again goes on from a frontier that is made of its pages.
+    # A frontier is made of a site's pages where it is opened again, and read where queue and tables are compared.
     "store": frozenset({"sites", "states", "schedulers", "recrawl", "agent.frontier", "health"}),
     "convert": frozenset({"store", "sites"}),
     "views": frozenset({"store", "sites"}),
-    # The ledger counts what is still to fetch where it stands, in the frontiers.
-    "reports": frozenset({"store", "sites", "views", "agent.frontier"}),
+    "reports": frozenset({"store", "sites", "views"}),
     "supervisor": frozenset(),
     "ending": frozenset(),
     # Part of the commands in all but its place: it may name the errors that they turn into one line.

@@ -578,6 +578,26 @@ def test_what_is_blocked_and_resumed_has_nothing_done(queue: Driver, agents: tup
     assert figures(queue, A) == (12, 0)
 
 
+def test_a_site_is_mended_as_it_was_looked_at(queue: Driver) -> None:
+    queue.join("one", {})
+    queue.add(A, B)
+    for leased in queue.take("one", 2):
+        queue.send("one", delivery(leased, 1, known=9, done=9, done_hash=5))
+        queue.leave("one", leased, "finished", known=9, done=9, done_hash=5)
+    found = queue.record(A)
+    assert not queue.mend(found._replace(done=8), b"checkpoint", 7, 3), "it is not what was looked at"
+    assert queue.record(A) == found
+    assert queue.mend(found, b"checkpoint", 7, 3)
+    assert queue.record(A) == found._replace(state="suspended", done=7, done_hash=3)
+    queue.order(B, "pause")
+    assert queue.mend(queue.record(B), b"", 0, 0)
+    assert queue.state(B) == "WAITING", "it stays paused"
+    leased = queue.take_one("one")
+    assert (leased.site, queue.checkpoint(A)[0]) == (A, [b"checkpoint"])
+    assert not queue.mend(queue.record(A), b"", 0, 0), "an agent holds it"
+    queue.leave("one", leased, "returned", known=9, done=8, done_hash=4)
+
+
 def figures(queue: Driver, site: str) -> tuple[int, int]:
     record = queue.record(site)
     return record.known, record.done
