@@ -12,8 +12,9 @@ from pathlib import Path
 from tests.crawling import ROOT, SCRAPY, Place, wait_for_hits
 from tests.farm import Farm
 
-# From the start of the command to the first request that a site sees, the bundled server's start included.
-FIRST_REQUEST_SECONDS = 1.5
+# From the start of the command to the first request that a site sees, the bundled server's start included: so many
+# times what Scrapy's own command takes to print its help, measured in turn. 1.5 on a machine with other work.
+FIRST_REQUEST_RATIO = 2.5
 # What our settings and commands may add to Scrapy's own start.
 HELP_SECONDS = 0.5
 TRIES = 10
@@ -28,14 +29,15 @@ def test_the_first_request_leaves_soon(tmp_path: Path) -> None:
             folder.mkdir()
             before = len(farm.hits())
             with Place(folder) as place:
+                stock = seconds([str(SCRAPY), "--help"], folder)
                 began = time.time()
                 run = place.start_crawl(farm.seeds)
                 wait_for_hits(farm, 1, since=before)
-                best = min(best, farm.hits()[before].time - began)
+                best = min(best, (farm.hits()[before].time - began) / stock)
                 run.wait().succeeded()
-            if best <= FIRST_REQUEST_SECONDS:
+            if best <= FIRST_REQUEST_RATIO:
                 break
-    assert best <= FIRST_REQUEST_SECONDS, f"{best:.2f} s"
+    assert best <= FIRST_REQUEST_RATIO, f"{best:.2f} times Scrapy's own start"
 
 
 def seconds(command: list[str], folder: Path) -> float:
