@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -111,7 +110,7 @@ class SlowDisk(Fault):
 
         def slowly(whole: Callable[[int], None]) -> Callable[[int], None]:
             def sync(descriptor: int) -> None:
-                if threading.current_thread() is threading.main_thread():
+                if asyncio._get_running_loop() is not None:
                     logger.error("the event loop waits for the disk")
                 path = Path(f"/proc/self/fd/{descriptor}").readlink()
                 if path.is_dir():
