@@ -275,7 +275,7 @@ class Fleet:
         ]
         left = [name for name in keys if not name.startswith(LASTING) and name not in signs]
         # A finished site keeps the time before which it is not asked, for whatever comes next.
-        assert self._pausing() <= self._finished() and not set(left) - {"wake:site"}, left
+        assert self._pausing() <= self.finished() and not set(left) - {"wake:site"}, left
         counts = self.counts()
         under_way = {name: counts.get(name) for name in ("waiting", "suspended", "leased", "later", "paused")}
         assert not any(under_way.values()), under_way
@@ -283,7 +283,7 @@ class Fleet:
     def _pausing(self) -> set[str]:
         return {name.decode() for name in self.server.client.zrange(key("wake:site"), 0, -1)}
 
-    def _finished(self) -> set[str]:
+    def finished(self) -> set[str]:
         """The queue's sites that are finished, or another's alias."""
         found = set()
         for bucket in self.server.client.scan_iter(match=key("sites:*"), count=10_000):
