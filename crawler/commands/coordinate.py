@@ -79,7 +79,8 @@ class Command(LowtideCommand):
         from crawler.store.database import DatabaseError
 
         assert self.settings is not None
-        with suppress(ServerAwayError, BrokenRecordError, DatabaseError, OSError):
+        # Each of them is said where the coordinator meets it.
+        with suppress(ServerAwayError, BrokenRecordError, DatabaseError, OptionError, OSError):
             wrong = agreement.differences(self.settings, self.options)
             if wrong:
                 logger.warning("%s", agreement.in_words(wrong))

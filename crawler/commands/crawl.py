@@ -206,11 +206,15 @@ class Command(stock.Command):
             self.exitcode = self._supervise(args[0], opts)
         else:
             self.exitcode = self._crawl(args[0], opts)
-        if self.exitcode == 0 and not opts.no_summary:
+        if self.exitcode != 0:
+            return
+        # Before the summary: it may start the bundled server once more, which the log says.
+        self.exitcode, words = (0, "") if opts.one_of_several else self._compare()
+        if not opts.no_summary:
             with until_nobody_reads():
                 self._summarise(started_ms, opts)
-        if self.exitcode == 0 and not opts.one_of_several:
-            self.exitcode = self._compare()
+        if words:
+            print(f"lowtide: {words}", file=sys.stderr)
 
     @staticmethod
     def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:
@@ -424,13 +428,13 @@ class Command(stock.Command):
             left = self._left()
         return summary.text({**found, **(left._asdict() if left else {})})
 
-    def _compare(self) -> int:
-        """Say on which sites queue and tables differ; the exit code, 1 where there are any."""
+    def _compare(self) -> tuple[int, str]:
+        """On which sites queue and tables differ: the exit code, 1 where there are any, and what to say."""
         from crawler.store.joining import names_tables
 
         assert self.settings is not None
         if not names_tables(self.settings, self.options):
-            return 0
+            return 0, ""
         from crawler.sites.connection import ServerAwayError
         from crawler.sites.queue import BrokenRecordError
         from crawler.store import agreement
@@ -440,12 +444,8 @@ class Command(stock.Command):
         try:
             wrong = agreement.differences(self.settings, self.options)
         except (ServerAwayError, BrokenRecordError, ServerError, OptionError, DatabaseError) as error:
-            print(f"lowtide: queue and tables could not be compared: {error}", file=sys.stderr)
-            return 0
-        if not wrong:
-            return 0
-        print(f"lowtide: {agreement.in_words(wrong)}", file=sys.stderr)
-        return 1
+            return 0, f"queue and tables could not be compared: {error}"
+        return (1, agreement.in_words(wrong)) if wrong else (0, "")
 
     def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
         """What was found, where it is, and what to type next; to standard error where items go to the output."""
