@@ -101,7 +101,7 @@ def parts(body: bytes) -> dict[str, Callable[[], object]]:
         "- content hash": lambda: text.content_hash(seen),
         "- media": lambda: media.media(root, found),
         "- outside hosts": lambda: domains.outside_hosts(found, SITE),
-        "- mail and FTP domains": lambda: domains.mail_and_ftp(page.hrefs, seen),
+        "- mail and FTP domains": lambda: domains.mail_and_ftp(page.written.hrefs, seen),
         "Language": spoken,
         "Keywords": best,
         "page.text, where a step asks for it": lambda: text.collapsed(seen),

@@ -71,6 +71,7 @@ class Bench:
                 queue, limits, author = SiteQueue(client, options), Scope(options), Author("bench")
                 seeding = Seeding(client, queue, options, limits, author, USER_AGENT)
                 await seeding.take_in("")
+                await seeding.drain_inlet()
                 return await work(queue, Offers(queue, options, limits, author, seeding))
             finally:
                 await client.aclose()
@@ -145,8 +146,7 @@ def measure_decisions(bench: Bench) -> dict[str, float]:
         reopening = Reopening(bench.settings, bench.options, "bench")
         began = time.process_time()
         while bench.raw.exists("lt:{0}:undecided"):
-            reopening.look(engine)
-            reopening._next_look = 0.0
+            reopening.decide(engine)
         figures[what] = 1000 * (time.process_time() - began) / SITES
         reopening.close()
     engine.dispose()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import IgnoreRequest, UsageError
-from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 
 from crawler import options as our_options
 from crawler import start
@@ -32,15 +31,6 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 start.look_rarely()
-
-# Settings of scrapy-redis and of plug-ins that Scrapy's defaults do not list.
-_FOREIGN = frozenset(
-    {
-        "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS", "REDIS_ENCODING", "REDIS_DECODE_RESPONSES",
-        "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER",
-    }
-)  # fmt: skip
-
 
 # What these libraries say at INFO at every start is of use to nobody who did not ask.
 _CHATTER = (
@@ -69,11 +59,8 @@ class LastingError(CommandError):
 
 def checked(settings: BaseSettings) -> Options:
     """The options of these settings; UsageError (exit code 2) for an unknown name or a wrong value."""
-    given = [name for name in settings if (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"]]
-    known = {name for name in dir(default_settings) if name.isupper()} | _FOREIGN
     try:
-        our_options.check_names(given, known)
-        return our_options.read(settings)
+        return our_options.read_checked(settings)
     except our_options.OptionError as error:
         raise UsageError(str(error), print_help=False) from None
 
@@ -128,7 +115,10 @@ _CODES = {
 
 
 def exit_code_of(crawler: Crawler) -> int:
-    """The exit code for a crawl that is over; 1 for one that never began, unless it was told to end before it could."""
+    """The exit code for a crawl that is over; 1 for one that never began, unless it was told to end before it could.
+
+    Never an exception, whatever became of the crawl.
+    """
     reason = crawler.stats.get_value("finish_reason") if crawler._stats else None
     if reason is None:
         return 0 if _ended_in_time(crawler) else 1
@@ -137,8 +127,10 @@ def exit_code_of(crawler: Crawler) -> int:
 
 def _ended_in_time(crawler: Crawler) -> bool:
     """Whether a signal came before anything was asked for: Scrapy then ends the process and closes no spider."""
-    began = crawler.engine.running or crawler.engine._stopping if crawler.engine else False
-    return not began and not crawler.crawling
+    engine = crawler._engine
+    if engine is None or engine._slot is None:  # a component refused, so that the spider could not be opened
+        return False
+    return not (engine.running or engine._stopping or crawler.crawling)
 
 
 @contextmanager

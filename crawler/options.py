@@ -1,8 +1,8 @@
 """Our settings as typed values: the one place that knows their names, kinds and bounds.
 
 `read(settings)` gives an `Options`; a wrong value raises OptionError that names the setting, what came, where
-from, and what is wanted. `check_names` refuses a name that looks like a misspelt one of ours. Defaults and
-reasons stand in settings/base.py and nowhere else.
+from, and what is wanted. `read_checked` refuses a name too that looks like a misspelt one of ours; every command and
+every crawl begins with it. Defaults and reasons stand in settings/base.py and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 
 from crawler.records import WORKS, Work
 
@@ -293,6 +294,22 @@ def read(settings: BaseSettings) -> Options:
         raise _explain(error, settings) from None
     _ = options.works, options.error_pages, options.status_command_words, options.webhook
     return options
+
+
+# Settings of scrapy-redis and of plug-ins that Scrapy's defaults do not list.
+_FOREIGN = frozenset(
+    {
+        "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS", "REDIS_ENCODING", "REDIS_DECODE_RESPONSES",
+        "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER",
+    }
+)  # fmt: skip
+
+
+def read_checked(settings: BaseSettings) -> Options:
+    """As `read`, and OptionError for a name that somebody gave and that looks like a misspelt one of ours."""
+    given = [name for name in settings if (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"]]
+    check_names(given, _FOREIGN.union(filter(str.isupper, dir(default_settings))))
+    return read(settings)
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:

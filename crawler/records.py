@@ -22,6 +22,8 @@ _PACKED = b"\x78"
 # Bytes of JSON that a packed record may have: a few bytes can stand for any number.
 LARGEST_RECORD = 16_000_000
 
+# Hosts, and domains, that are kept of a page.
+MOST_HOSTS = 50
 # There are this many hashes of sets.
 SET_HASHES = 2**64
 
@@ -43,6 +45,9 @@ WORKS: tuple[Work, ...] = ("site", "recheck", "revive", "status")
 
 # Before the site of the seed, in the source of a site that a seed redirected to.
 MOVED = "redirect of "
+
+# Begins the reason of a site that is given up since it does not answer.
+GIVEN_UP = "given up: "
 
 # What a status that is no HTTP status means, in words.
 STATUS_WORDS = {
@@ -116,13 +121,23 @@ class Page(_Record, tag="page", tag_field="kind"):
     warc_offset: int = 0  # first byte of its record there
     warc_length: int = 0  # bytes of the record, compressed
     lastmods: bytes = b""  # of a sitemap: pages of its site and when it says they changed (pack_lastmods)
+    # When it changed last (ms), as a sitemap said that its site's walk has read before it; 0: none says.
+    sitemap_lastmod: int = 0
     extracted_at: int = 0  # when it was made anew from the archive, which is no fetch; 0: by its fetch
     work: Work = "site"  # that loaded it
+    asked_as: str = (
+        ""  # path that was asked for: as it was written where the page was first named; empty: `path`
+    )
 
     @property
     def url(self) -> str:
         """The canonical URL."""
         return self.site + self.path
+
+    @property
+    def asked_url(self) -> str:
+        """The URL that was asked for."""
+        return self.site + (self.asked_as or self.path)
 
 
 class Asked(_Record, tag="asked", tag_field="kind"):
@@ -167,9 +182,24 @@ class SiteEnded(_Record, tag="ended", tag_field="kind"):
     published: int  # page records of this site so far, over all leases: what the tables must hold
     known: int  # URLs of the site that were ever accepted
     over_budget: int = 0  # of these, never fetched since a limit was reached
+    left_out: dict[
+        str, int
+    ] = {}  # URLs that bounds leave out, by reason (crawler.left_out); with over_budget
+    left_out_hashes: bytes = b""  # of these (crawler.left_out.LeftOut.packed)
     pending: int = 0  # of these, still to fetch; for ever, where the site is another's alias or was blocked
     alias_of: str = ""  # the site that this one is under a second name; empty: it is itself
     reason: str = ""  # why it ended early, or waits; empty: all done
+
+
+class SiteOpened(_Record, tag="opened", tag_field="kind"):
+    """A site that was finished, or another's alias, is gone on with; the queue's script tells it as it opens one."""
+
+    site: str
+    opened_at: int
+    published: int = 0  # pages that need not be fetched again
+    known: int = 0  # as in SiteEnded, as are the others
+    over_budget: int = 0
+    pending: int = 0
 
 
 class SiteOrder(_Record, tag="order", tag_field="kind"):
@@ -248,7 +278,7 @@ class RunMoment(_Record, tag="run", tag_field="kind"):
     scheduler: str = ""
 
 
-Record = Page | Asked | SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit | Health
+Record = Page | Asked | SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit | Health | SiteOpened
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)

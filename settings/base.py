@@ -34,26 +34,36 @@ START_URLS_KEY = "site:start_urls"
 # registrable domains (example.co.uk), `any` whatever is found. Links and redirects between sites that belong to it are
 # followed. A seed that redirects to another site (`http` to `https`, an old name to a new one) brings that site in.
 SCOPE = "seeds"
-# Regular expressions, one per line, searched in the URL: with any given, a page must match one of the first and
-# none of the second.
+# Regular expressions, one per line, searched in the URL as it is asked for (as it was written where it was first
+# met, resolved, without its fragment): with any given, a page must match one of the first and
+# none of the second. Sitemaps (SITEMAPS) are read whatever the first say, but not where one of the second matches; the
+# pages that they name obey both. Seeds that do not match are named in the log; a crawl without any other ends (code 2).
 SCOPE_INCLUDE = ""
 SCOPE_EXCLUDE = ""
 # How many sites the crawl may know; 0: no limit. Counted where sites are queued, so it holds over all agents.
 MAX_SITES = 0
-# How many pages of one site are fetched; 0: no limit. The bound that stops calendars and other traps. It bounds memory
-# too: of a site ten times as many URLs are known at most, and 10,000 at least.
-MAX_PAGES_PER_SITE = 10_000
-# Links from the first page of a site that are followed; 0: no limit. A page that a page of another site links to is one
-# deeper than that one.
+# How many pages of one site are fetched; 0: no limit. The bound that stops endless sites that no other sign gives away.
+# It bounds memory too: of a site ten times as many URLs are known at most, but no more than 50,000 above it, and 10,000
+# at least. What is left out is told by `scrapy report summary` and `ledger`, as it is of every bound.
+MAX_PAGES_PER_SITE = 100_000
+# Links from the first page of a site that are followed; 0: no limit. The shortest way to a page counts, whichever is
+# found first: a page that is less deep than it seemed is fetched once more, since links of it may have been left out.
+# A redirect leads no deeper. A page that a page of another site links to is one deeper than that one, but each site's
+# root has depth 0.
 MAX_DEPTH = 0
-# Links of one page that are looked at; the rest is left. Keeps a hostile page from filling the frontier.
-MAX_LINKS_PER_PAGE = 5_000
+# Different pages that one page leads to, itself left out; the rest is left, which its record says. Keeps a hostile page
+# from filling the frontier. Few pages have more, and these are lists of all others.
+MAX_LINKS_PER_PAGE = 50_000
 # Bytes of a page that are parsed for links, title and text; what was left out is told in its record, and stored all the
-# same. A megabyte of hostile HTML takes 0.5 s, in which the agent does nothing else.
-MAX_HTML_BYTES = 1_000_000
+# same. Ten megabytes of hostile HTML take 1.3 s and 400 MB, in which the agent does nothing else; of ordinary HTML half
+# a second.
+MAX_HTML_BYTES = 10_000_000
 # Sitemaps as a source of pages, and as signals for recheck, which learns of each site what its signals are worth:
 # `named`: those that robots.txt names; `tried`: /sitemap.xml too, where it names none, which costs most sites a
-# request in vain; `off`: none. Of a sitemap's URLs those of its own site are taken, as links from depth 0 are.
+# request in vain; `off`: none. What they redirect to and what their indexes name is a sitemap too, whatever its type:
+# XML, text, gzip, RSS, Atom; two indexes one behind the other are followed. A feed or sitemap that a page links is read
+# if its first element says that it is one. Of a sitemap's URLs those of its own site are taken, as links from depth 0
+# are.
 SITEMAPS = "named"
 # Bytes of a sitemap, unpacked, that are read. The protocol has 50 MB; 50,000 URLs, its other limit and ours, take a
 # second, in which the agent does nothing else.
@@ -61,7 +71,7 @@ SITEMAP_MAX_BYTES = 10_000_000
 # So many pages in a row whose URLs differ in numbers alone (calendars, session numbers) and that show nothing
 # new, yet lead to URLs nobody knew, are a trap: what is left of their kind is not fetched, nor are folders that
 # repeat (`/a/b/a/b/a/b`). 0: off, and MAX_PAGES_PER_SITE alone ends them. So many, since an honest year may be
-# empty.
+# empty; ten are enough where most links of each carry a session's code.
 TRAP_PAGES = 100
 # Requests that one site gets within a day, whatever for: pages, robots.txt, recheck, revive, checks of its status; and
 # bytes of bodies; 0: no limit. Then it goes back and is gone on with on the next day, which begins at 0:00 UTC by the
@@ -92,7 +102,8 @@ SITES_PER_ADDRESS = 4
 # server; it gets the limit below instead.
 SHARED_ADDRESS_AFTER = 100
 SITES_PER_SHARED_ADDRESS = 32
-# Whether a site whose root page and address are those of an earlier site is left out as its alias.
+# Whether a site that a link led to is left out as an alias, once its pages prove that it is another site under a second
+# name: the same address, robots.txt and root page, and at least five other pages that are equal. Seeds never are.
 FIND_ALIASES = True
 # Length of an hour. Shortened only by tests, benchmarks and demonstrations.
 HOUR_SECONDS = 3600.0
@@ -398,7 +409,7 @@ DOWNLOAD_SLOTS = {
 CONCURRENT_ITEMS = 1
 # The agent reads and obeys robots.txt itself (5xx = nothing is allowed, crawl delay, cached per site).
 ROBOTSTXT_OBEY = False
-# libcurl decodes bodies; the middleware would do it again.
+# Our handler decodes bodies; the middleware would do it again.
 COMPRESSION_ENABLED = False
 # The frontier retries and follows redirects itself, where budgets and delays are known. The middlewares stay for
 # a user's own requests.
@@ -409,7 +420,8 @@ REDIRECT_ENABLED = True
 REDIRECT_MAX_TIMES = 5
 # A page's refresh (meta or HTTP header) is a link like others: the page has an address, and is kept.
 METAREFRESH_ENABLED = False
-# No sessions: a crawler visits as a stranger. `cookies` in SITE_OVERRIDES is for single sites.
+# No sessions: a crawler visits as a stranger. `cookies` in SITE_OVERRIDES is for single sites. Whatever this says, a
+# site that redirects in a circle until a cookie of its redirects is sent gets it, as long as the site is in hand.
 COOKIES_ENABLED = False
 # Scrapy's own but for those whose work is done elsewhere here.
 DOWNLOADER_MIDDLEWARES_BASE = {
@@ -438,6 +450,8 @@ SPIDER_MIDDLEWARES_BASE = {
     **_scrapy.SPIDER_MIDDLEWARES_BASE,
     "scrapy.spidermiddlewares.urllength.UrlLengthMiddleware": None,
     "scrapy.spidermiddlewares.metacopy.MetaCopyDetectionMiddleware": None,
+    # Tells links within a site from those to others.
+    "crawler.agent.own_requests.GivenBy": 950,
 }
 REFERER_ENABLED = False
 # Longest URL that is fetched, wherever it comes from; 0: no limit.

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,17 +25,19 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import brotli
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers, captures, charset, links, robots, sitemap_file, text, warc
+from crawler.agent import answers, captures, charset, decoding, links, robots, sitemap_file, text, warc
 from crawler.agent.frontier import CheckpointError, Frontier, encode
 from crawler.agent.keywords import headings, keywords
 from crawler.agent.language import language
 from crawler.agent.media import media
 from crawler.printable import printable
 from crawler.sites import load_file, seeds
-from crawler.sites.canonical import UrlError, split
+from crawler.sites.canonical import split
+from crawler.sites.url import UrlError
 from crawler.store import packets
 from tests.archiving import exchange
 
@@ -108,7 +111,7 @@ def _texts() -> list[bytes]:
     "User-agent: Disallow: Allow: * $ / %2A %24 %zz ? & = # <br> \\n lowtide \xff\xfe",
 )
 def robots_file(data: bytes) -> None:
-    rules = robots.rules(200, data, "lowtide", 50_000)
+    rules = robots.rules(200, data, SITE, "lowtide", 50_000)
     for path in ("/", "/a/b?c=d&e=", "/%ED%95%9C$", "/" + "a" * 500):
         rules.allows(SITE + path, "lowtide")
 
@@ -251,6 +254,34 @@ def archive(data: bytes) -> None:
         warc.http_parts(warc.read(data).block)
 
 
+ENCODINGS = ("gzip", "deflate", "br", "gzip, br", "gzip, gzip", "br, deflate")
+
+
+def _bodies() -> list[bytes]:
+    """Behind a byte that says in which encoding."""
+    page = _pages()[0][:5_000]
+    packed = [
+        gzip.compress(page),
+        zlib.compress(page),
+        brotli.compress(page),
+        brotli.compress(gzip.compress(page)),
+    ]
+    return [
+        *(bytes([number]) + one for number, one in enumerate(packed)),
+        b"\0" + packed[0] + packed[0] + b"\n",
+        b"\0" + b"\x1f\x8b\x08\x1e" + bytes(6) + b"\3\0abcname\0comment\0\1\2" + packed[0][10:],
+        b"\1" + zlib.compress(page, wbits=-15),
+        b"\4" + gzip.compress(packed[0]),
+    ]
+
+
+@target(_bodies, "\x1f\x8b\x08 \x78\x9c \x1b\x00")
+def body(data: bytes) -> None:
+    encodings = ENCODINGS[data[0] % len(ENCODINGS)] if data else ""
+    found = decoding.decoded(data[1:], encodings, MOST_BYTES)
+    assert found.as_it_came or len(found.body) <= MOST_BYTES + 1
+
+
 def _sitemaps() -> list[bytes]:
     urls = b"<url><loc>http://example.org/a?b=c&amp;d</loc><lastmod>2026-11-19T10:00:00+09:00</lastmod></url>"
     whole = b'<?xml version="1.0"?><urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">%s</urlset>'
@@ -274,6 +305,7 @@ def _sitemaps() -> list[bytes]:
     "<![CDATA[ ]]> xmlns= 9999-99-99T99:99:99+99:99 -0001-01-01 \x1f\x8b http:// <?xml encoding='utf-16'?>",
 )
 def sitemap(data: bytes) -> None:
+    sitemap_file.may_be(data)
     for is_list in (True, False):
         found = sitemap_file.read(data, MOST_BYTES, is_list=is_list)
         if found is not None:

@@ -228,6 +228,7 @@ class Whole(NamedTuple):
     paths: dict[str, list[str]]
     offered: dict[str, list[str]]
     undecided: set[str]
+    noted: set[str]  # pages of them are to be loaded again
     rootless: set[str]
     hungry: dict[str, str]  # agent -> time and number
     behind: set[str]  # held sites that another work waits for
@@ -243,7 +244,9 @@ def places_of(site: str, address: str) -> list[str]:
 
 def whole(raw: redis.Redis) -> Whole:
     """A full read."""
-    found = Whole({}, {}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, set(), set(), {}, set(), {})
+    found = Whole(
+        {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), set(), {}, {}, {}, set(), set(), set(), {}, set(), {}
+    )
     for name in raw.scan_iter(match="*", count=10_000):
         key = name.decode()
         if not key.startswith(BASE):
@@ -264,7 +267,10 @@ def whole(raw: redis.Redis) -> Whole:
         elif kind in ("stop", "suspend", "given"):
             notes = {"stop": found.stops, "suspend": found.suspends, "given": found.given}[kind]
             notes[rest] = {one.decode() for one in raw.smembers(key)}
-        elif kind in ("suspended", "undecided", "rootless"):
+        elif kind in ("undecided", "reopen"):
+            names = raw.zrange(key, 0, -1) if kind == "undecided" else raw.hkeys(key)
+            (found.undecided if kind == "undecided" else found.noted).update(one.decode() for one in names)
+        elif kind in ("suspended", "rootless"):
             getattr(found, kind).update(one.decode() for one in raw.smembers(key))
         elif kind == "checkpoint":
             found.checkpoints.add(rest)
@@ -301,16 +307,22 @@ def audit(raw: redis.Redis) -> Whole:
     assert found.suspended == {site for site, one in found.sites.items() if one.class_ == "suspended"}
     for site, one in found.sites.items():
         if not (one.agent and (one.work == "site" or one.letter == "b")):
-            wanted = one.letter in "sS" or (one.letter in "lL" and site in found.checkpoints)
+            wanted = (
+                one.letter in "sS"
+                or (one.letter in "aA" and site in found.checkpoints)
+                or (one.letter in "lL" and site in found.checkpoints)
+            )
             assert (site in found.checkpoints) == wanted, (
                 f"{site} is {one} and its checkpoint tells otherwise"
             )
     assert found.checkpoints <= found.sites.keys()
     for site in found.paths.keys() & found.sites.keys():
         one = found.sites[site]
-        assert one.letter.lower() in "wsl" or one.agent, f"{site} is {one} and has paths to walk"
-    assert found.undecided == found.offered.keys(), "what was offered is decided, or waits for it"
-    assert found.undecided | found.rootless <= found.sites.keys()
+        assert one.letter.lower() in "wsla" or one.agent, f"{site} is {one} and has paths to walk"
+    finished = {site for site, one in found.sites.items() if one.letter in "fF"}
+    waiting = found.offered.keys() | (found.noted & finished)
+    assert found.undecided == waiting, "what was offered or noted is decided, or waits for it"
+    assert found.undecided | found.rootless | found.noted <= found.sites.keys()
     assert found.hungry.keys() <= found.sessions.keys()
     assert found.behind <= holders.keys(), "nobody is there who would wake those that wait"
     return found
@@ -325,5 +337,6 @@ def _six(text: str) -> list[str]:
     if len(parts) in (2, 5):
         parts.insert(2, "")
     assert len(parts) in (3, 6), f"no record: {text!r}"
+    parts[1] = parts[1].removesuffix("*")  # a link led to it
     assert "/" in parts[2] or not parts[2], f"no figures: {text!r}"
     return parts + [""] * (6 - len(parts))

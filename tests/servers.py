@@ -90,6 +90,19 @@ class RunningServer:
         self._process.kill()
         self._process.wait(timeout=10)
 
+    def keep(self) -> Path:
+        """A copy of its data as they are on the disk, for `go_back`."""
+        kept = Path(tempfile.mkdtemp(dir=self._short))
+        shutil.copytree(self._folder, kept, dirs_exist_ok=True)
+        return kept
+
+    def go_back(self, kept: Path) -> None:
+        """Ends the server and starts it over older data: a power cut, or a failover to a replica that lags."""
+        self.kill()
+        shutil.rmtree(self._folder)
+        shutil.copytree(kept, self._folder)
+        self.start()
+
     def stop(self) -> None:
         """Ends the server and removes its socket; its data stay where they are."""
         self.kill()

@@ -2,7 +2,8 @@
 
 It is served from a thread of its own on loopback and a free port, so that a test may wait for processes meanwhile,
 and is gone when its `with` ends. A path without a route gets that of `*`, or 404; so robots.txt is missing unless a
-test gives one. For whole webs with a truth of their own there is tests/farm.
+test gives one. A route of `//NAME/path` is for requests to that name alone. For whole webs with a truth of their own
+there is tests/farm.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ class Reply(NamedTuple):
     fields: Mapping[str, str] = NO_FIELDS
     body: str = ""
     seconds: float = 0.0
+    packed: bytes = b""  # the body, where it is no text
+    raw: bytes = b""  # all of the answer instead; the connection is closed behind it
 
     @property
     def encoded(self) -> bytes:
+        if self.raw:
+            return self.raw
         fields = [f"{name}: {value}".encode() for name, value in self.fields.items()]
         status = f"{self.status} {HTTPStatus(self.status).phrase}".encode()
-        return page(self.body.encode(), *fields, status=status)
+        return page(self.packed or self.body.encode(), *fields, status=status)
 
 
 # The connection is reset instead.
@@ -85,6 +90,11 @@ class SmallSite:
         """How often each path was asked for, robots.txt left out."""
         return Counter(path for path in self.paths if path != "/robots.txt")
 
+    def asked_of(self, name: str) -> list[str]:
+        """What was asked for under a name, in order, robots.txt left out."""
+        mine = [one for one in self.log if one.fields.get("Host", "").partition(":")[0] == name]
+        return [one.path for one in mine if one.path != "/robots.txt"]
+
     def times(self, path: str) -> list[float]:
         """When a path was asked for."""
         return [asked.at for asked in self.log if asked.path == path]
@@ -104,7 +114,7 @@ class SmallSite:
             self._under_way += 1
             self.most = max(self.most, self._under_way)
             try:
-                reply = self._reply(path)
+                reply = self._reply(path, fields.get("Host", "").partition(":")[0])
                 await asyncio.sleep(reply.seconds)
             finally:
                 self._under_way -= 1
@@ -115,9 +125,12 @@ class SmallSite:
             await exchange.send(
                 head + b"\r\n\r\n" + (b"" if method == "HEAD" or reply.status == 304 else body)
             )
+            if reply.raw:
+                return
 
-    def _reply(self, path: str) -> Reply:
-        route = self.routes.get(path) or self.routes.get("*") or Reply(404)
+    def _reply(self, path: str, name: str) -> Reply:
+        places = (f"//{name}{path}", path, "*")
+        route = next((self.routes[place] for place in places if place in self.routes), Reply(404))
         return route if isinstance(route, Reply) else route(len(self.times(path)))
 
 

@@ -1,9 +1,10 @@
-"""What one agent makes of single sites: aliases, rests, broken checkpoints, the operator's orders; and when it ends."""
+"""What one agent makes of single sites: rests, broken checkpoints, the operator's orders; and when it ends."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from hashlib import sha1
 from typing import Any
@@ -34,42 +35,6 @@ def shown(place: Place, valkey: RunningServer, site: str) -> dict[str, Any]:
     return found
 
 
-# --- aliases ----------------------------------------------------------------------------------------------
-
-
-def test_a_second_name_is_told_recorded_and_left_out(place: Place, valkey: RunningServer) -> None:
-    names = ("one.localhost", "two.localhost")
-    with (
-        Farm(sites=0, pages=12, kinds=(), names=names, aliases={"www.one.localhost": names[0]}) as farm,
-        Fleet(place, farm, valkey, SITE_SLOTS=1, DOWNLOAD_DELAY=0.1) as fleet,
-    ):
-        one, two = (farm.site(name) for name in names)
-        second = one.replace("//one", "//www.one")
-        run = fleet.agent(seeds=[one, two, second]).wait().succeeded()
-        fleet.store_all()
-        assert {site: len(urls) for site, urls in place.stored().items()} == {one: 12, two: 12, second: 1}
-        assert fetched(farm.hits())[f"{second}/"] == 1
-        assert f"{second} has the address and the root page of {one}" in run.err
-        assert f"{two} has the address" not in run.err
-        record = shown(place, valkey, second)
-        assert (record["state"], record["alias_of"]) == ("alias", one)
-        assert {fleet.counts()[name] for name in ("alias", "finished")} == {1, 2}
-        # Told once: the next run leaves it alone.
-        hits = len(farm.hits())
-        fleet.agent(seeds=[second]).wait().succeeded()
-        assert len(farm.hits()) == hits
-
-
-def test_names_of_one_page_are_one_site(place: Place, valkey: RunningServer) -> None:
-    """Where the root page is the only one, its site has ended before the server is asked whose page it is."""
-    with SmallSite({"*": links()}, "127.0.0.1") as site:
-        seeds = [f"http://{name}.localhost:{site.port}/" for name in "abc"]
-        run = place.crawl(seeds, REDIS_URL=valkey.url).succeeded()
-        counts = {name: int(valkey.client.hget(key("count"), name) or 0) for name in ("alias", "finished")}
-        assert counts == {"alias": 2, "finished": 1}
-        assert run.err.count("left out as its alias") == 2
-
-
 # --- seeds ------------------------------------------------------------------------------------------------
 
 
@@ -97,6 +62,34 @@ def test_an_idle_agent_waits_for_one_that_still_discovers(place: Place, valkey: 
         fleet.wait()
         fleet.check_exact(farm.expected("any"))
         assert len({hit.user_agent for hit in farm.hits()}) == 2
+
+
+IMPATIENT = """
+from crawler.agent import agent
+from crawler.spiders.site import SiteSpider
+
+agent.COORDINATOR_SECONDS = 1.0
+
+
+class Impatient(SiteSpider):
+    name = "impatient"
+"""
+
+
+def test_new_pages_of_finished_sites_need_a_coordinator(place: Place, valkey: RunningServer) -> None:
+    (place.folder / "impatient.py").write_text(IMPATIENT)
+    own = {
+        "spider": "impatient",
+        "SPIDER_MODULES": "impatient",
+        "env": {"PYTHONPATH": str(place.folder)},
+        "REDIS_URL": valkey.url,
+    }
+    with SmallSite({"*": links()}) as site:
+        place.start_crawl([site.root], **own).wait().succeeded()
+        run = place.start_crawl([f"{site.site}/new"], **own).wait()
+        run.refused("1 finished sites may have new pages, and no coordinator runs", code=1)
+        assert run.err.count("no coordinator runs") == 1
+        assert site.pages == {"/": 1}
 
 
 def test_a_site_that_is_down_rests_is_named_and_goes_on_when_due(place: Place, valkey: RunningServer) -> None:
@@ -214,7 +207,7 @@ def test_a_site_that_cannot_be_asked_goes_back(place: Place, valkey: RunningServ
         broken = f"{site.site}x"
         queue.add(broken, site.site)
         run = place.crawl([], REDIS_URL=valkey.url).succeeded()
-        assert f"{broken}: no request could be made: ValueError" in run.err
+        assert re.search(rf"{broken} rests for \d+ s: UnsupportedURLSchemeError: ", run.err)
         assert f"1 sites wait until later and go on in the next run: {broken}" in run.err
         assert site.pages == {"/": 1}
 
@@ -343,7 +336,7 @@ def test_a_budget_holds_from_the_next_lease(place: Place, valkey: RunningServer)
         fleet.store_all()
         assert [len(place.stored()[farm.site(number)]) for number in (0, 1)] == [12, 30]
         rows = place.rows(f"select reason, over_budget > 0 from sites where site = '{farm.site(0)}'")
-        assert rows == [("page budget of 12 reached", 1)]
+        assert rows == [("left out: 18 pages by MAX_PAGES_PER_SITE", 1)]
 
 
 # --- the plan ---------------------------------------------------------------------------------------------

@@ -18,12 +18,26 @@ from scrapy.settings import Settings
 from sqlalchemy import Engine, create_engine, delete, select, text, update
 
 from crawler.agent.frontier import Frontier
-from crawler.records import Page, Record, SiteEnded, SiteFound, encode, hash64, set_hash
-from crawler.sites.queue import Leased, Newcomer
+from crawler.records import (
+    SET_HASHES,
+    Page,
+    Record,
+    SiteEnded,
+    SiteFound,
+    SiteOpened,
+    decode,
+    encode,
+    hash64,
+    pack_links,
+    set_hash,
+)
+from crawler.sites.queue import Leased, Newcomer, Restored
 from crawler.sites.scope import Scope
-from crawler.store import agreement, operating
-from crawler.store.agreement import Account
+from crawler.store import agreement, operating, page_counts
+from crawler.store.agreement import UNKNOWN, Account
+from crawler.store.comparing import Comparison, count_lost
 from crawler.store.database import transaction
+from crawler.store.owing import Owed
 from crawler.store.repairing import Repair, Repaired
 from crawler.store.tables import pages, sites
 from crawler.store.writing import Letter, Stored, bury, store
@@ -92,19 +106,19 @@ class World:
         if stored:
             self.put(end)
 
-    def load(self, site: str, path: str, *, stored: bool = True, **more: Any) -> None:
+    def load(self, site: str, path: str, *, stored: bool = True, links: bytes = b"", **more: Any) -> None:
         """A page, into the tables or into the stream."""
         self.clock += 1
         page = Page(site=site, path=path, fetched_at=self.clock, outcome="stored", status=200, **more)
         if stored:
-            self.put(page)
+            self.put(page, links=links)
         else:
             self.queue.tell([encode(page)])
 
-    def put(self, *records: Record) -> None:
+    def put(self, *records: Record, links: bytes = b"") -> None:
         self._entries += 1
         with transaction(self.engine) as db:
-            store(db, [Stored(f"{self._entries}-{n}", one) for n, one in enumerate(records)])
+            store(db, [Stored(f"{self._entries}-{n}", one, links) for n, one in enumerate(records)])
 
     def drop(self, site: str, *paths: str) -> None:
         """Rows of these pages are gone."""
@@ -116,7 +130,7 @@ class World:
 
     async def _compare(self, *, whole: bool) -> dict[str, Account]:
         queue, options = self.queue.queue, self.queue.options
-        seen = await agreement.look(queue, self.queue.client, options.key_prefix)
+        seen = await agreement.read_server(queue, self.queue.client, options.key_prefix)
         found = await agreement.compare(queue, self.engine, seen, self.settings, options, whole=whole)
         return {one.site: one for one in found}
 
@@ -126,12 +140,28 @@ class World:
         assert quick == {site: one.wrong for site, one in self.accounts(whole=True).items() if one.wrong}
         return quick
 
-    def repair(self) -> Repaired:
+    def lose_queue(self) -> None:
+        self.queue.raw.flushall()
+        self.queue.join("one", {})
+
+    def take_in(self) -> None:
+        """What is in the stream, into the tables."""
+        for entry, fields in self.queue.raw.xrange(BASE + "results"):
+            with transaction(self.engine) as db:
+                store(db, [Stored(entry.decode(), decode(fields)[0])])
+            self.queue.raw.xdel(BASE + "results", entry)
+
+    def repair(self, give_up: set[str] | None = None) -> Repaired:
         options = self.queue.options
         made = Repair(
             self.queue.queue, self.queue.client, self.engine, Scope(options), self.settings, options
         )
-        return self.queue.wait(made.run())  # type: ignore[no-any-return]
+        doing = made.give_up(give_up) if give_up else made.run()
+        return self.queue.wait(doing)  # type: ignore[no-any-return]
+
+    def count_lost(self) -> int:
+        """As `scrapy doctor` counts."""
+        return count_lost(self.engine, self.queue.raw, self.queue.options.key_prefix)
 
     def rebuild(self) -> None:
         options = self.queue.options
@@ -153,10 +183,10 @@ def test_the_hash_of_rows_is_that_of_their_urls(world: World) -> None:
             page = Page(site=A, path=f"/{number}", fetched_at=1, outcome="stored", status=200)
             store(db, [Stored("1-0", page)])
             db.execute(update(pages).where(pages.c.url_hash == hash64(page.url)).values(url_hash=one))
-    for tables in (agreement.count(world.engine), agreement.count(world.engine, by_place=True)):
+    for tables in (page_counts.count(world.engine), page_counts.count(world.engine, by_place=True)):
         assert tables.of(A).hash == set_hash(hashes)
         assert tables.of(A).places.total() == len(hashes)
-    assert agreement.count(world.engine, site=B).counted == {}
+    assert len(page_counts.count(world.engine, site=B).counted) == 0
 
 
 @every_kind
@@ -247,7 +277,7 @@ def test_a_site_that_only_one_side_knows(world: World) -> None:
         db.execute(delete(sites))
     gone = "table sites does not have it"
     assert world.wrong() == {A: gone, B: gone}
-    assert world.repair()["told"] == [A, B]
+    assert world.repair()["rewritten"] == [A, B]
     assert world.wrong() == {}, "its end is in the stream"
     other = "https://c.example"
     world.put(
@@ -287,7 +317,7 @@ def test_what_the_operator_wanted_comes_back_to_the_tables(world: World) -> None
     world.drop(B, "/1")
     assert set(world.wrong()) == {A, B}
     done = world.repair()
-    assert (done["told"], done["given_up"]) == ([A], [B])
+    assert (done["rewritten"], done["given_up"]) == ([A], [B])
     assert world.wrong() == {}
     orders = [
         entry[b"r"] for _, entry in world.queue.raw.xrange(BASE + "results") if b'"order"' in entry[b"r"]
@@ -314,9 +344,226 @@ def test_a_site_that_an_agent_holds_is_left_until_the_agent_is_gone(world: World
 def test_a_site_that_lost_its_pages_is_walked_again_when_it_is_opened_again(world: World) -> None:
     """A checkpoint that is made of the tables would hide what they lost."""
     world.walk(A, PATHS)
-    assert not agreement.lacks_pages(world.engine, world.queue.record(A))
+    assert agreement.lost_pages(world.engine, world.queue.record(A), 5) is None
     world.drop(A, "/3")
-    assert agreement.lacks_pages(world.engine, world.queue.record(A))
+    lost = agreement.lost_pages(world.engine, world.queue.record(A), 5)
+    whole, gone = set_hash(hash64(A + path) for path in PATHS), hash64(A + "/3") % SET_HASHES
+    assert lost == Owed(5, 9, whole, 1, gone)
+
+
+# --- What is owed -----------------------------------------------------------------------------------------
+
+
+@some_kinds
+def test_what_is_not_found_again_stays_told_until_it_is_given_up(world: World) -> None:
+    """The walk that looked for it has figures of its own, which agree."""
+    world.walk(A, PATHS)
+    world.drop(A, "/7", "/8")
+    assert world.repair()["walked"] == [A]
+    world.walk(A, PATHS[:-2])
+    told = {A: "of the 2 pages that were lost, 2 or more are not found again"}
+    assert world.wrong() == told
+    assert world.repair()["lost"] == [A]
+    assert world.wrong() == told
+    # Opened and walked once more: one of them comes back, then the other.
+    for many in (-1, None):
+        world.walk(A, PATHS[:many], again=True)
+        assert set(world.wrong()) == ({A} if many else set())
+    assert world.queue.wait(world.queue.queue.owed()) == {}
+
+
+@some_kinds
+def test_other_pages_stand_in_for_none_that_was_lost(world: World) -> None:
+    world.walk(A, PATHS)
+    world.drop(A, "/8")
+    world.repair()
+    world.walk(A, [*PATHS[:-1], "/x", "/y", "/z"])
+    assert world.wrong() == {A: "of the 1 pages that were lost, 1 or more are not found again"}
+    world.walk(A, [*PATHS, "/x", "/y", "/z"], again=True)
+    assert world.wrong() == {}
+
+
+@some_kinds
+def test_what_a_site_lost_is_given_up_by_name(world: World) -> None:
+    for site in (A, B):
+        world.walk(site, PATHS)
+        world.drop(site, "/8")
+    world.repair()
+    for site in (A, B):
+        world.walk(site, PATHS[:-1])
+    assert set(world.wrong()) == {A, B}
+    assert world.repair(give_up={A})["given_up"] == [A]
+    assert set(world.wrong()) == {B}
+    assert not any(world.repair(give_up={A}).values())
+
+
+@every_kind
+def test_pages_of_other_sites_that_name_what_is_lost_are_fetched_again(world: World) -> None:
+    """Once for each loss: what they name may be out of the crawl's scope."""
+    naming = {"links": pack_links([B + "/8", A + "/1"]), "outside_hosts": ["b.example"]}
+    other = {"links": pack_links(["https://c.example/x"]), "outside_hosts": ["c.example"]}
+    world.walk(B, PATHS)
+    world.walk(A, PATHS)
+    world.clock += 1
+    for path, more in (("/3", naming), ("/4", other), ("/5", {"redirect": B + "/8"})):
+        world.load(A, path, **more)
+    assert world.repair()["named"] == {}, "nothing is lost"
+    world.drop(B, "/8")
+    done = world.repair()
+    assert (done["walked"], done["named"]) == ([B], {A: 2})
+    frontier = Frontier(site=A)
+    frontier.restore(world.queue.checkpoint(A)[0])
+    assert {path for path, _ in frontier.to_fetch()} == {"/3", "/5"}
+    assert world.wrong() == {}
+    # They are fetched, and what they name is not found all the same.
+    world.clock = 10**14
+    world.walk(A, PATHS, again=True)
+    for path, more in (("/3", naming), ("/5", {"redirect": B + "/8"})):
+        world.load(A, path, **more)
+    world.walk(B, PATHS[:-1])
+    assert set(world.wrong()) == {B}
+    assert (done := world.repair())["lost"] == [B]
+    assert done["named"] == {}
+
+
+@every_kind
+def test_a_rebuild_fetches_pages_that_name_what_no_table_has(world: World) -> None:
+    """What was offered to a site stood in the queue alone."""
+    for site in (A, B):
+        world.walk(site, PATHS)
+    world.load(A, "/3", links=pack_links([B + "/offered"]), outside_hosts=["b.example"])
+    world.lose_queue()
+    world.rebuild()
+    assert world.wrong() == {}
+    assert (world.queue.state(A), world.queue.state(B)) == ("suspended", "finished")
+    frontier = Frontier(site=A)
+    frontier.restore(world.queue.checkpoint(A)[0])
+    assert [path for path, _ in frontier.to_fetch()] == ["/3"]
+    assert (len(frontier), frontier.published) == (9, 8)
+
+
+@every_kind
+def test_pages_that_an_unfinished_site_knew_are_owed_after_a_rebuild(world: World) -> None:
+    world.walk(A, PATHS, left=4)
+    world.lose_queue()
+    world.rebuild()
+    assert world.wrong() == {}
+    world.walk(A, PATHS[:6])
+    assert world.wrong() == {A: "of the 4 pages that were lost, 3 or more are not found again"}
+    world.walk(A, PATHS, again=True)
+    assert world.wrong() == {}
+
+
+# --- Sites that are opened again --------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("way", ["again", "resumed", "repaired"])
+def test_a_lost_queue_is_missed_where_a_finished_site_was_gone_on_with(world: World, way: str) -> None:
+    """The tables hear of it in the call that opens the site."""
+    world.walk(A, PATHS)
+    if way == "again":
+        world.queue.discover([Newcomer(A, b"")], 0, again=True)
+    elif way == "resumed":
+        world.queue.order(A, "block")
+        world.queue.order(A, "resume")
+    else:
+        world.drop(A, "/3")
+        world.repair()
+    world.take_in()
+    world.lose_queue()
+    assert world.count_lost() == 1
+    assert UNKNOWN in (world.wrong()[A] if way != "repaired" else UNKNOWN)
+    world.rebuild()
+    assert world.queue.state(A) == "suspended"
+    world.walk(A, PATHS, stored=False)
+    world.take_in()
+    assert world.wrong() == {}
+    assert world.queue.state(A) == "finished"
+
+
+@some_kinds
+def test_a_site_that_ended_after_it_was_opened_is_finished(world: World) -> None:
+    """Whatever the order in which the records are stored."""
+    end = SiteEnded(site=A, ended_at=1, finished=True, published=9, known=9)
+    records = [Stored("9-0", end), Stored("8-0", SiteOpened(site=A, opened_at=1, known=9, pending=9))]
+    for batch in ([records], [records[:1], records[1:]]):
+        for some in batch:
+            with transaction(world.engine) as db:
+                store(db, some)
+        with transaction(world.engine) as db:
+            assert db.execute(select(sites.c.state, sites.c.published)).all() == [("finished", 9)]
+
+
+@some_kinds
+def test_a_repair_leaves_the_sites_of_another_crawl_alone(world: World) -> None:
+    """Crawls may share tables; only what this queue has lost comes back to it."""
+    lost, others = "https://lost.example", [f"https://o{number}.example" for number in range(3)]
+    with driver(world.queue.server, key_prefix="other") as other:
+        other.restore([Restored(site, "waiting", known=2) for site in others])
+        for site in (lost, *others):
+            world.put(
+                SiteFound(site=site, found_at=1),
+                SiteEnded(site=site, ended_at=2, finished=False, published=0, known=3, pending=3),
+            )
+        # One of them is finished, and rows of it are gone.
+        world.put(SiteEnded(site=others[0], ended_at=3, finished=True, published=5, known=5))
+        assert world.wrong() == {lost: "the queue does not know it"}
+        assert world.repair()["restored"] == [lost]
+        assert [record.site for record in world.queue.records()] == [lost]
+        assert world.wrong() == {}
+
+
+@some_kinds
+def test_sites_that_a_reset_gave_up_are_not_those_that_are_lost_later(world: World) -> None:
+    given_up, lost = ([f"https://{name}{number}.example" for number in range(1200)] for name in "gl")
+    found = [SiteFound(site=site, found_at=1) for site in given_up]
+    world.put(*found)
+    world.queue.reset(gives_up=True)
+    assert (world.wrong(), world.repair()["restored"]) == ({}, [])
+    assert world.count_lost() == 0
+    entry = f"{world.queue.server_ms()}-0"
+    with transaction(world.engine) as db:
+        store(db, [Stored(entry, SiteFound(site=site, found_at=2)) for site in (given_up[0], *lost)])
+    unknown = dict.fromkeys((given_up[0], *lost), "the queue does not know it")
+    assert world.wrong() == unknown, "all of them are named, and no others"
+    assert world.count_lost() == len(unknown)
+    assert world.repair()["restored"] == sorted(unknown)
+    assert world.count_lost() == 0
+    # A rebuild brings back the others too: from then on they are missed.
+    world.rebuild()
+    world.queue.reset()
+    assert world.count_lost() == len(given_up) + len(lost)
+
+
+@some_kinds
+def test_a_count_that_began_before_a_reset_takes_no_part_of_it_away(world: World) -> None:
+    """The reset makes the queue shrink, and a coordinator counts at once."""
+    world.put(*(SiteFound(site=site, found_at=1) for site in (A, B)))
+    comparison = Comparison(world.queue.raw, world.queue.options)
+    comparison._count_if_due(world.engine)
+    assert world.queue.tables_word().lost == 2
+    world.queue.reset(gives_up=True)
+    assert world.queue.tables_word() is None, "nothing was counted since"
+    comparison._write(0, 2, 0)  # what a count says that began before
+    assert world.queue.tables_word() is None
+    comparison._count_if_due(world.engine)
+    assert world.queue.tables_word().lost == 0
+
+
+@some_kinds
+def test_sites_are_compared_with_their_own_rows_whatever_their_ids(world: World) -> None:
+    """Ids are signed; the two sides are walked in their order."""
+    names = [f"https://s{number}.example" for number in range(3000)]
+    world.queue.restore([Restored(site, "finished", known=2) for site in names[:2000]])
+    world.put(
+        *(
+            SiteEnded(site=site, ended_at=2, finished=True, published=0, known=2, over_budget=2)
+            for site in names[1000:]
+        )
+    )
+    assert world.wrong() == dict.fromkeys(names[:1000], "table sites does not have it")
+    assert set(world.accounts(whole=True)) == set(names)
 
 
 # --- Commands ---------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from benchmarks.attributes import measure
 from crawler import records
 from crawler.agent import domains, links
 from crawler.agent.media import kind_of, media
+from crawler.agent.pages import media_type
 from crawler.pipelines.attributes import Attributes
 from crawler.pipelines.language import Language
 from tests.contracts.test_page_pipelines import SITE, Bench
@@ -147,6 +148,39 @@ def test_what_is_no_html_says_nothing_but_by_its_header(bench: Bench) -> None:
     assert (record.media, record.outside_hosts, record.mail_domains) == ({}, [], [])
 
 
+@pytest.mark.parametrize(
+    ("body", "title"),
+    [
+        ("<body><svg><title>Menu</title></svg><p>x", ""),
+        ("<body><svg><g><title>Menu</title></g></svg><title>late</title>", "late"),
+        ("<title>page</title><svg><title>Menu</title></svg>", "page"),
+        ("<title></title><svg><title>Menu</title></svg>", ""),
+    ],
+)
+def test_the_title_of_an_icon_is_none_of_the_pages(bench: Bench, body: str, title: str) -> None:
+    assert read(bench, body).title == title
+
+
+@pytest.mark.parametrize(
+    ("content_type", "kind"),
+    [
+        ("", ""),
+        ("*/*", ""),
+        ("html", ""),
+        ("application/unknown", ""),
+        ("TEXT/HTML; charset=x", "text/html"),
+        ("text/html, text/html", "text/html"),
+        ("text/html; charset=a, text/html; charset=b", "text/html"),
+        ("text/html,*/*", "text/html"),
+        ("text/plain, application/xhtml+xml;q=1", "application/xhtml+xml"),
+        ("text/html, application/pdf", "application/pdf"),
+        ("image/png", "image/png"),
+    ],
+)
+def test_the_kind_that_a_content_type_says(content_type: str, kind: str) -> None:
+    assert media_type(content_type) == kind
+
+
 def test_a_page_without_text_has_neither_hash_nor_language(bench: Bench) -> None:
     record = read(bench, "<html lang=de><title>Bilder</title><img src=a.png><img src=b.png>")
     assert (record.content_hash, record.language) == ("", "")
@@ -204,7 +238,7 @@ def named(body: str) -> tuple[list[str], list[str]]:
     from crawler.agent.text import visible
 
     root = links.document(body.encode(), HTML)
-    return domains.mail_and_ftp(links.hrefs(root, 5_000), visible(root))
+    return domains.mail_and_ftp(links.written(root).hrefs, visible(root))
 
 
 @pytest.mark.parametrize(

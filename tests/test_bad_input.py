@@ -76,6 +76,32 @@ def test_lines_that_are_no_seeds_are_told_and_the_others_go_on(place: Place, far
     assert place.stored() == farm.expected()
 
 
+def test_seeds_outside_of_the_patterns_are_named(place: Place, farm: Farm) -> None:
+    outside = [f"http://127.0.9.{number}/" for number in range(1, 10)]
+    run = place.crawl([farm.seeds[0], *outside], SCOPE_EXCLUDE="//127.0.9").succeeded()
+    said = f"9 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE, the first: {' '.join(outside[:5])}\n"
+    assert said in run.err
+    assert place.stored().keys() == {farm.seeds[0].rstrip("/")}
+    seeded = place.run("seed", *outside[:2], SCOPE_EXCLUDE="//127.0.9")
+    seeded.refused(f"1 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE: {outside[0]}", code=1)
+    assert "0 sites added" in seeded.out and "2 seeds left out" in seeded.out
+
+
+def test_only_seeds_outside_of_the_patterns(place: Place) -> None:
+    seeds = ["http://127.0.9.1/", "http://127.0.9.2/a"]
+    run = place.crawl(seeds, SCOPE_INCLUDE="/docs/")
+    run.refused(
+        "2 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE: http://127.0.9.1/ http://127.0.9.2/a",
+        "no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out all 2 URLs given",
+        code=WRONG_CALL,
+    )
+    assert "wanted -a seeds" not in run.err
+    file = place.folder / "seeds.txt"
+    file.write_text("no url at all\nhttp://127.0.9.1/\n")
+    run = place.crawl([str(file)], SCOPE_INCLUDE="/docs/")
+    run.refused("leaves out all 1 URLs given, and 1 lines are no URLs", code=WRONG_CALL)
+
+
 def test_only_junk_is_no_seed(place: Place) -> None:
     file = place.folder / "seeds.txt"
     file.write_text("no url at all\n")

@@ -158,7 +158,7 @@ def test_a_section_that_always_fails_is_not_the_site(place: Place) -> None:
         run = place.crawl([site.root], **GIVEN).succeeded()
         assert "rests for" not in run.err
         assert failed(place, site) == dict.fromkeys(broken, (503, 3))
-        assert site.pages["/"] + site.pages["/a"] == 2 + 2, "one probe for each five bad URLs"
+        assert site.pages["/"] + site.pages["/a"] == 2 + 2, "one trial for each five bad URLs"
         assert site.pages["/b"] == 1
         place.run("report", "ledger").succeeded()
 
@@ -228,7 +228,7 @@ def test_a_site_that_gets_overloaded_rests_once_a_loaded_page_fails_too(place: P
     with SmallSite({"/": at_first(links(*pages), BUSY), "*": BUSY, "/robots.txt": Reply(404)}) as site:
         run = place.crawl([site.root], **GIVEN).succeeded()
         assert "1 sites wait until later" in run.err
-        assert site.paths[-1] == "/", "the probe"
+        assert site.paths[-1] == "/", "the trial"
         assert site.pages.total() == 1 + IN_A_ROW + 1
 
 

@@ -37,7 +37,7 @@ def named(head: str = "", header: str = "", url: str = PAGE, body: str = "<p>x")
         ("<link rel=canonical href=/a>", f"{SITE}/a"),
         ("<link rel=canonical href=a>", f"{SITE}/dir/a"),
         ("<base href=/other/><link rel=canonical href=a>", f"{SITE}/other/a"),
-        ("<LINK REL='Alternate CANONICAL' HREF=' HTTPS://Example.org:443/a?c&amp;b#x '>", f"{SITE}/a?b=&c="),
+        ("<LINK REL='Alternate CANONICAL' HREF=' HTTPS://Example.org:443/a?c&amp;b#x '>", f"{SITE}/a?c&b"),
         ("<link rel=canonical href=//other.example/x>", "https://other.example/x"),
         ("<link rel=canonical href=http://example.org/dir/page?b=1>", "http://example.org/dir/page?b=1"),
         # Its own, however it is written.

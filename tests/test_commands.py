@@ -221,6 +221,7 @@ def test_a_site_that_rests_may_go_on_at_once(place: Place) -> None:
     ) as site:
         run = place.crawl([site.root]).succeeded()
         assert "  later                1   next at " in run.out
+        assert " (it answered 503): `scrapy crawl" in run.out
         assert "`scrapy crawl site` goes on then, `--when-idle wait` waits" in run.out
         shown = place.run("site", "resume", site.site).succeeded()
         assert shown.out == f"{site.site}: resumed, due now; it was later\n"

@@ -47,7 +47,6 @@ from crawler.agent.transfer import Attempt
 from crawler.agent.wire import wire_of
 from settings import base
 from tests.certificates import context_of, self_signed
-from tests.crawling import Place
 from tests.raw_server import (
     Exchange,
     RawServer,
@@ -62,9 +61,6 @@ from tests.raw_server import (
     stay_silent_after,
     until,
 )
-from tests.servers import RunningServer
-from tests.small_site import Reply, SmallSite
-from tests.told import told_pages
 
 if TYPE_CHECKING:
     from crawler.agent.slots import Slot
@@ -303,6 +299,8 @@ async def test_what_is_no_page_of_the_web(url: str) -> None:
 TEXT = b"tide " * 2000
 # Without the time of day: the names of the cases are made of the bytes.
 GZIP = gzip.compress(TEXT, mtime=0)
+# Of a body that begins with "half" and a half.
+CUT_GZIP = gzip.compress(b"half", compresslevel=0, mtime=0)[:-9]
 CODED = [
     (b"gzip", GZIP),
     (b"x-gzip", GZIP),
@@ -352,48 +350,41 @@ async def test_no_encoding_is_asked_for_that_cannot_be_decoded(asked: Any, sent:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("encoding", [b"zstd", b"utf-8", b"gzip"])
+@pytest.mark.parametrize("encoding", [b"zstd", b"utf-8", b"gzip", b"br"])
 @in_loop
-async def test_what_cannot_be_decoded_comes_as_it_is_at_its_next_turn(encoding: bytes, method: str) -> None:
+async def test_what_is_in_no_encoding_comes_as_it_is(encoding: bytes, method: str) -> None:
     reply = page(b"plain or whatever", b"Content-Encoding: " + encoding)
     async with RawServer(answer(reply)) as server, handler_with() as handler:
-        for turn in (0, 1):
-            error = await failure(handler, Request(server.url, method=method))
-            assert isinstance(error, errors.MalformedAnswer)
-            assert "the next try takes it as it comes" in str(error)
-            assert len(server.requests) == 2 * turn + 1, "asked again at once"
-            request = Request(server.url, method=method, meta={"encoded": ("gzip", 1)})
-            response = await handler.download_request(request)
-            assert len(server.requests) == 2 * turn + 2
-            assert response.body == b"plain or whatever"
-            assert response.headers[b"Content-Encoding"] == encoding
-            assert response.flags == ["not_decoded"]
-            assert "encoded" not in request.meta
+        request = Request(server.url, method=method, meta={"encoded": ("gzip", 1), "decoding_error": "old"})
+        response = await handler.download_request(request)
+        assert len(server.requests) == 1
+    assert response.body == b"plain or whatever"
+    assert response.headers[b"Content-Encoding"] == encoding
+    assert response.flags == ["not_decoded"]
+    assert request.meta.keys().isdisjoint({"encoded", "decoding_error"})
 
 
 @in_loop
-async def test_urls_that_could_not_be_decoded_are_not_remembered_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("crawler.agent.download.MOST_UNDECODED", 1)
-    reply = page(b"x", b"Content-Encoding: zstd")
+async def test_a_wrong_sum_is_told() -> None:
+    wire = GZIP[:-8] + b"\1\2\3\4" + GZIP[-4:]
+    async with RawServer(answer(page(wire, b"Content-Encoding: gzip"))) as server, handler_with() as handler:
+        request = Request(server.url)
+        response = await handler.download_request(request)
+    assert (response.body, response.flags) == (TEXT, [])
+    assert request.meta["decoding_error"] == "its gzip has a wrong sum"
+    assert request.meta["encoded"] == ("gzip", len(wire))
+
+
+@pytest.mark.parametrize("status", [b"301 Moved", b"307 Temporary Redirect"])
+@pytest.mark.parametrize("body", [b"", b"<p>moved"])
+@in_loop
+async def test_of_two_locations_the_first_counts(status: bytes, body: bytes) -> None:
+    reply = page(body, b"location:  /one", b"X-A: b", b"Location: /two", status=status)
     async with RawServer(answer(reply)) as server, handler_with() as handler:
-        for path in ("/a", "/b", "/a"):
-            await failure(handler, Request(server.url + path))
-        assert (await handler.download_request(Request(f"{server.url}/a"))).flags == ["not_decoded"]
-        assert isinstance(await failure(handler, Request(f"{server.url}/b")), errors.MalformedAnswer)
-
-
-def test_what_cannot_be_decoded_is_not_asked_for_before_its_delay(
-    place: Place, valkey: RunningServer
-) -> None:
-    odd = Reply(200, {"Content-Type": "text/html", "Content-Encoding": "zstd"}, "<p>plain")
-    with SmallSite({"/": odd}) as site:
-        place.crawl([site.root], REDIS_URL=valkey.url, DOWNLOAD_DELAY=0.5).succeeded()
-    first, second = site.times("/")
-    assert second - first >= 0.45
-    found = [(page.outcome, page.status, page.tries, page.size) for page in told_pages(valkey)]
-    assert found == [("stored", 200, 2, len("<p>plain"))]
+        for _ in range(2):
+            response = await handler.download_request(Request(server.url))
+            assert response.status == int(status[:3])
+            assert response.headers.getlist(b"Location") == [b"/one"]
 
 
 @pytest.mark.parametrize("fields", [(b"gzip, gzip, gzip",), (b"gzip", b"gzip", b"gzip")])
@@ -556,7 +547,7 @@ async def test_stages_that_are_late(serve: Serve, kind: type[Exception]) -> None
         started, request = time.monotonic(), Request(server.url)
         error = await failure(handler, request)
         assert type(error) is kind
-        assert 0.6 <= time.monotonic() - started < 3.0
+        assert time.monotonic() - started >= 0.6
         assert "within 0.6 s (" in str(error)
         await until(lambda: server.ended == 1)
         times = request.meta["stage_times"]
@@ -575,7 +566,7 @@ async def test_a_server_that_never_speaks_tls_is_no_connection() -> None:
         started, request = time.monotonic(), Request(f"https://localhost:{server.port}/")
         error = await failure(handler, request)
         assert type(error) is errors.ConnectTimeout
-        assert 0.5 <= time.monotonic() - started < 3.0
+        assert time.monotonic() - started >= 0.5
         assert "(CONNECT_TIMEOUT_SECONDS)" in str(error)
         assert request.meta["stage_times"]["connect_s"] is None
 
@@ -583,11 +574,9 @@ async def test_a_server_that_never_speaks_tls_is_no_connection() -> None:
 @in_loop
 async def test_a_request_caps_each_stage() -> None:
     async with RawServer(stay_silent_after()) as server, handler_with() as handler:
-        started = time.monotonic()
         error = await failure(handler, Request(server.url, meta={"download_timeout": 0.3}))
         assert isinstance(error, errors.HeadTimeout)
         assert "within 0.3 s (download_timeout)" in str(error)
-        assert time.monotonic() - started < 3.0
         longer = {"download_timeout": 180}
         assert wire_of(handler.crawler).limits.narrowed(longer).head.seconds == base.HEAD_TIMEOUT_SECONDS
 
@@ -595,11 +584,9 @@ async def test_a_request_caps_each_stage() -> None:
 @in_loop
 async def test_scrapys_one_limit_caps_each_stage() -> None:
     async with RawServer(stay_silent_after()) as server, handler_with(DOWNLOAD_TIMEOUT=0.3) as handler:
-        started = time.monotonic()
         error = await failure(handler, Request(server.url))
         assert isinstance(error, errors.HeadTimeout)
         assert "within 0.3 s (DOWNLOAD_TIMEOUT)" in str(error)
-        assert time.monotonic() - started < 3.0
 
 
 @pytest.mark.parametrize(
@@ -666,8 +653,20 @@ async def test_lost_before_the_head(serve: Serve) -> None:
         hang_up_after(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"),
         hang_up_after(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\nzz\r\n"),
         hang_up_after(HEAD + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n" + b"1" * 18 + b"\r\n"),
+        hang_up_after(HEAD + b"Connection: close\r\nContent-Encoding: gzip\r\n\r\n" + CUT_GZIP),
+        hang_up_after(HEAD + b"Content-Length: 9999\r\nContent-Encoding: gzip\r\n\r\n" + CUT_GZIP),
+        answer(page(CUT_GZIP, b"Content-Encoding: gzip")),
     ],
-    ids=["short", "reset", "chunks cut", "bad chunk size", "long chunk size"],
+    ids=[
+        "short",
+        "reset",
+        "chunks cut",
+        "bad chunk size",
+        "long chunk size",
+        "gzip cut",
+        "both",
+        "gzip cut before",
+    ],
 )
 @in_loop
 async def test_lost_in_the_body(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
@@ -785,15 +784,37 @@ async def test_the_next_address_is_tried_and_remembered() -> None:
 
 
 @in_loop
+async def test_every_address_is_tried() -> None:
+    zone = {"many.example": [f"127.0.0.{number}" for number in range(2, 18)]}
+    async with name_server(zone) as (_, where), handler_with() as handler:
+        names = wire_of(handler.crawler).names = Names(2.0, [where])
+        last = (await names.resolve("many.example"))[-1]
+        async with RawServer(answer(page(b"x")), host=last) as server:
+            response = await handler.download_request(Request(f"http://many.example:{server.port}/"))
+            assert str(response.ip_address) == last
+
+
+@in_loop
+async def test_every_address_has_a_share_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them makes a handshake; each is waited for, and together no longer than the limit."""
+    monkeypatch.setattr("crawler.agent.download.LEAST_SECONDS", 0.05)
+    zone = {"many.example": [f"127.0.0.{number}" for number in range(2, 10)]}
+    async with name_server(zone) as (_, where), handler_with(**SHORT) as handler:
+        wire_of(handler.crawler).names = Names(2.0, [where])
+        async with RawServer(_listen_only, host="0.0.0.0") as server:
+            error = await failure(handler, Request(f"https://many.example:{server.port}/"))
+            assert isinstance(error, errors.ConnectTimeout)
+            assert len(server.peers) == 8
+
+
+@in_loop
 async def test_addresses_share_the_connect_limit() -> None:
     zone = {"two.example": ["127.0.0.1", "127.0.0.2"]}
     async with name_server(zone) as (_, where), handler_with(**SHORT) as handler:
         wire_of(handler.crawler).names = Names(2.0, [where])
         async with RawServer(_listen_only, host="0.0.0.0") as server:
-            started = time.monotonic()
             error = await failure(handler, Request(f"https://two.example:{server.port}/"))
             assert isinstance(error, errors.ConnectTimeout)
-            assert time.monotonic() - started < 3.0
             assert len(server.peers) == 2
 
 
@@ -893,9 +914,7 @@ async def test_closing_ends_what_is_under_way() -> None:
             urls = [server.url] * 5 + ["http://slow.example/"]
             tasks = [asyncio.ensure_future(handler.download_request(Request(url))) for url in urls]
             await until(lambda: len(server.requests) == 5 and bool(asked.asked))
-            started = time.monotonic()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
-        assert time.monotonic() - started < 3.0
         assert [type(one) for one in ends] == [DownloadCancelledError] * 5 + [CannotResolveHostError]
         await until(lambda: server.ended == 5)
 
@@ -991,6 +1010,21 @@ async def test_a_tunnel_keeps_the_proxys_secret(certificate: Path, monkeypatch: 
     assert b"X-Proxy" not in response.headers
     assert b"Proxy-Authorization: Basic eA==" in proxy.requests[0]
     assert b"Proxy-Authorization" not in server.requests[0]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@in_loop
+async def test_a_proxy_that_wants_a_login_is_no_answer_of_the_site(scheme: str) -> None:
+    refusal = page(b"who?", b"Proxy-Authenticate: Basic realm=x", status=b"407 Proxy Authentication Required")
+    async with RawServer(answer(refusal)) as proxy, handler_with() as handler:
+        meta = {"proxy": f"http://me:secret@127.0.0.1:{proxy.port}"}
+        error = await failure(handler, Request(f"{scheme}://127.0.0.9:81/", meta=meta))
+        assert isinstance(error, errors.ProxyRefused)
+        assert str(error).startswith(
+            f"the proxy http://127.0.0.1:{proxy.port} answered 407; expected its user"
+        )
+        # Without a proxy it is the site's.
+        assert (await handler.download_request(Request(proxy.url))).status == 407
 
 
 @in_loop

@@ -123,6 +123,31 @@ def test_records_are_what_they_were_and_no_new_fetches(crawled: Place) -> None:
     assert crawled.rows(ROWS) == before
 
 
+@pytest.mark.parametrize("by_site", [False, True])
+def test_words_to_our_own_name_are_heeded_as_by_the_fetch(tmp_path: Path, by_site: bool) -> None:
+    """That name is told by the archive: today's settings may have another."""
+    html = {"Content-Type": "text/html"}
+    routes = {
+        "/": links("/meta", "/header", "/other"),
+        "/meta": Reply(200, html, "<meta name=mybot content=nofollow><a href=/hidden>x</a>"),
+        "/header": Reply(200, {**html, "X-Robots-Tag": "mybot: nofollow"}, "<a href=/hidden>x</a>"),
+        "/other": Reply(200, html, "<meta name=lowtide content=nofollow><a href=/found>x</a>"),
+        "/found": links(),
+    }
+    name = "mybot/1.0 (+https://example.org)"
+    given: dict[str, Any] = {"USER_AGENT": name}
+    with SmallSite(routes) as web, Place(tmp_path) as place:
+        if by_site:
+            given = {"SITE_OVERRIDES": {web.host: {"headers": {"User-Agent": name}}}}
+        place.crawl([web.root], **given).succeeded()
+        assert set(web.pages) == set(routes)
+        query = "select url, robots, links from pages order by url"
+        before = place.rows(query)
+        assert sum(robots == '["nofollow"]' for _, robots, _ in before) == 2
+        extract(place).succeeded()
+        assert place.rows(query) == before
+
+
 def test_a_new_step_fills_old_pages(crawled: Place) -> None:
     (crawled.folder / "more.py").write_text(STEP)
     steps = {

@@ -6,12 +6,14 @@ Below, a feed is cut at every byte, as a killed agent may leave it; then crawls 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -144,8 +146,7 @@ class Feed:
         crawler = get_crawler(Spider, settings)
         crawler._apply_settings()
         (exporter,) = (one for one in crawler.extensions.middlewares if isinstance(one, FeedExporter))
-        if goes_on:
-            feed_file.go_on(crawler)
+        feed_file.begin(crawler, goes_on=goes_on)
         spider = Spider("one")
         spider.crawler = crawler
         exporter.open_spider(spider)
@@ -212,6 +213,7 @@ def test_a_feed_that_begins_is_emptied(tmp_path: Path) -> None:
     for suffix in READ:
         feed = Feed(tmp_path / f"x.{suffix}")
         feed.write(*NASTY, goes_on=False)
+        os.utime(feed.path, (1, 1))
         feed.write(NASTY[2], goes_on=False)
         assert urls(feed.path) == {"c"}
 
@@ -255,6 +257,29 @@ def test_a_format_that_cannot_be_appended_to_is_kept_aside(
     assert kept.read_bytes() == before
 
 
+PLUGINS = "scrapy.extensions.postprocessing"
+
+
+@pytest.mark.parametrize("kind", ["jsonlines", "csv", "json", "xml"])
+def test_a_gzipped_feed_of_a_killed_agent_has_all_its_items(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.gz"
+    agents = Agents(path, 1, format=kind, postprocessing=[f"{PLUGINS}.GzipPlugin"])
+    agents.scrape(0, "first", "second", "third")
+    text = zlib.decompressobj(31).decompress(path.read_bytes())
+    assert [word for word in (b"first", b"second", b"third") if word not in text] == []
+    assert "killed" not in caplog.text
+    agents.end(0)
+    assert b"third" in gzip.decompress(path.read_bytes())
+
+
+def test_a_plugin_that_may_lose_items_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.bz2"
+    Agents(path, 1, format="jsonlines", postprocessing=[f"{PLUGINS}.Bz2Plugin"])
+    assert f"feed {path}: Bz2Plugin may keep items in memory" in caplog.text
+
+
 def test_two_agents_may_write_into_one_file(tmp_path: Path) -> None:
     """The second one joins a crawl at work: neither cuts nor overwrites what the first one writes."""
     path = tmp_path / "x.jsonl"
@@ -265,6 +290,87 @@ def test_two_agents_may_write_into_one_file(tmp_path: Path) -> None:
     first.write(b'"b"}\n')
     first.close()
     assert path.read_bytes() == b'{"url": "a"}\n{"url": {"url": "n"}\n"b"}\n'
+
+
+class Agents:
+    """Agents that began at the same moment with the same feed, in whatever order their items come."""
+
+    def __init__(self, path: Path, many: int, **options: Any) -> None:
+        self._feeds = []
+        for _ in range(many):
+            settings = {
+                "FEEDS": {str(path): {"format": path.suffix[1:].replace("jsonl", "jsonlines"), **options}},
+                "FEED_STORAGES_BASE": base.FEED_STORAGES_BASE,
+                "FEED_EXPORTERS_BASE": base.FEED_EXPORTERS_BASE,
+            }
+            crawler = get_crawler(Spider, settings)
+            crawler._apply_settings()
+            (exporter,) = (one for one in crawler.extensions.middlewares if isinstance(one, FeedExporter))
+            feed_file.begin(crawler, goes_on=False)
+            spider = Spider("one")
+            spider.crawler = crawler
+            exporter.open_spider(spider)
+            self._feeds.append((exporter, spider))
+
+    def scrape(self, agent: int, *urls: str) -> None:
+        exporter, spider = self._feeds[agent]
+        for url in urls:
+            exporter.item_scraped({"url": url}, spider)
+
+    def end(self, agent: int) -> None:
+        exporter, spider = self._feeds[agent]
+        feed_file.leave_without_items(spider.crawler, finished=True)
+        for slot in exporter.slots:
+            if slot.itemcount or slot.store_empty:
+                slot.start_exporting()
+                slot.finish_exporting()
+                slot.storage.store(exporter._get_file(slot))
+
+
+def items_of(paths: Iterable[Path], read: Callable[[bytes], list[dict[str, Any]]]) -> list[str]:
+    return sorted(item["url"] for path in paths for item in read(path.read_bytes()))
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("suffix", sorted(READ))
+def test_agents_that_begin_together_lose_no_item(
+    tmp_path: Path, suffix: str, old: bool, overwrite: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    if old and overwrite:
+        path.write_text("of another crawl")
+        os.utime(path, (1, 1))
+    agents = Agents(path, 3, overwrite=overwrite)
+    agents.scrape(0, "a")
+    agents.scrape(1, "b")
+    agents.scrape(0, "c")
+    agents.scrape(1, "d")
+    agents.end(0)
+    agents.end(1)
+    agents.end(2)
+    files = [path] if suffix in ("csv", "jsonl") else [path, tmp_path / f"x.{suffix}.1"]
+    assert sorted(tmp_path.iterdir()) == files
+    assert items_of(files, READ[suffix]) == ["a", "b", "c", "d"]
+    assert ("can have one writer only; the items of this agent are in" in caplog.text) == (len(files) > 1)
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize("suffix", sorted(READ))
+def test_an_agent_whose_items_come_late_keeps_those_of_one_that_ended(
+    tmp_path: Path, suffix: str, overwrite: bool
+) -> None:
+    path = tmp_path / f"x.{suffix}"
+    path.write_text("of another crawl" if overwrite else "")
+    os.utime(path, (1, 1))
+    agents = Agents(path, 3, overwrite=overwrite)
+    agents.scrape(0, "a", "b")
+    agents.end(0)
+    agents.scrape(1, "c")
+    agents.end(1)
+    agents.end(2)
+    assert items_of([path], READ[suffix]) == ["a", "b", "c"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # --- Crawls that are killed --------------------------------------------------------------------------------
@@ -285,6 +391,22 @@ def test_a_killed_crawl_keeps_its_feed(place: Place, farm: Farm, suffix: str) ->
     assert place.stored() == farm.expected()
     assert urls(feed) == wanted(farm)
     assert f"feed {feed}: this crawl goes on, so its items are appended" in run.err
+
+
+def test_a_killed_crawl_keeps_its_gzipped_feed(place: Place, farm: Farm) -> None:
+    feed = place.folder / "items.jsonl.gz"
+    given = {
+        "FEEDS": json.dumps({str(feed): {"format": "jsonlines", "postprocessing": [f"{PLUGINS}.GzipPlugin"]}})
+    }
+    run = crawl(place, farm, **given)
+    eventually(lambda: feed.exists() and feed.stat().st_size > 300, "some items are written")
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    crawl(place, farm, **given).wait().succeeded()
+    files = [feed, Path(f"{feed}.1")]
+    unpacked = [zlib.decompressobj(31).decompress(file.read_bytes()) for file in files]
+    assert {item["url"] for text in unpacked for item in as_lines(text)} == wanted(farm)
+    assert all(unpacked)
 
 
 def test_a_finished_crawl_keeps_its_feed_until_it_is_crawled_again(place: Place, farm: Farm) -> None:
@@ -333,6 +455,22 @@ def test_each_of_several_agents_keeps_its_feed(place: Place) -> None:
             feed.write_text("old\n")
         crawl(place, farm, "--again", *words).wait().succeeded()
         assert urls(feeds[0]) | urls(feeds[1]) == wanted(farm)
+
+
+@pytest.mark.parametrize("suffix", sorted(READ))
+def test_two_agents_started_at_once_share_a_feed(place: Place, valkey: RunningServer, suffix: str) -> None:
+    """Started by hand with the same command: whoever has an item first empties the file of an earlier crawl."""
+    feed = place.folder / f"items.{suffix}"
+    feed.write_text("of another crawl")
+    with Farm(sites=6, pages=10, kinds=(), names=(), delay_ms=20) as farm:
+        own = {"REDIS_URL": valkey.url, "SITE_SLOTS": 3}
+        runs = [crawl(place, farm, "-O", str(feed), **own) for _ in range(2)]
+        for run in runs:
+            run.wait().succeeded()
+        feeds = sorted(place.folder.glob(f"items.{suffix}*"))
+        read = [item["url"] for file in feeds for item in READ[suffix](file.read_bytes())]
+        assert set(read) == wanted(farm)
+        assert len(read) == len(set(read))
 
 
 def test_a_script_that_goes_on_keeps_its_feed(place: Place, farm: Farm) -> None:

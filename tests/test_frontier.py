@@ -10,18 +10,22 @@ import copy
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from crawler.agent.frontier import FOLD_ABOVE, CheckpointError, Frontier, Snapshot, Turn, encode
 from crawler.records import hash_of, set_hash
+from crawler.sites.canonical import page_of
 
 NEVER = math.inf
 SITE = "https://a.example"
@@ -202,9 +206,9 @@ def test_nothing_is_told_twice() -> None:
         frontier.first_with(turn, sha256(turn.path.encode()).digest())
         frontier.finish(turn)
     assert len(frontier.delta()) > 100
-    assert len(frontier.delta()) < 30
+    assert len(frontier.delta()) < 40
     assert len(frontier.whole()) > 100
-    assert len(frontier.delta()) < 30
+    assert len(frontier.delta()) < 40
 
 
 def test_the_length_of_a_journal_is_known_after_a_restore() -> None:
@@ -252,7 +256,7 @@ def test_checkpoints_of_version_1_are_read() -> None:
     assert (len(frontier), frontier.published, frontier.in_flight) == (45, 2, 0)
     turns = drained(frontier)
     assert [turn.path for turn in turns[:2]] == ["/\ud55c", "/e"]
-    assert turns[-2] == Turn(44, "/list/39", 2, 1)
+    assert turns[-2] == Turn(44, "/list/39", 2, 1, "/list/39")
     assert (turns[-1].path, turns[-1].tries) == ("/b?c=d", 2)
     assert frontier.first_with(turns[-1], b"0123456789") == "/"
     assert frontier.first_with(turns[-1], b"abcdefghij") == "/\ud55c"
@@ -260,7 +264,8 @@ def test_checkpoints_of_version_1_are_read() -> None:
 
 def test_what_is_written_today_is_what_version_1_wrote_and_more() -> None:
     frontier = filled("/", "/a", "/b?c=d", site=SITE)
-    frontier.add(["/\ud55c", "/e"], 1)
+    for path in ("/\ud55c", "/e"):
+        frontier.add_page(path, path, 1)
     one, _, three = (frontier.take(0.0) for _ in range(3))
     assert one is not None
     assert three is not None
@@ -268,9 +273,9 @@ def test_what_is_written_today_is_what_version_1_wrote_and_more() -> None:
     frontier.finish(one)
     frontier.set_back(three, 9.0)
     frontier.strikes = 2
-    *parts, silences, done_hash = msgspec.msgpack.decode(frontier.whole())
-    assert msgspec.msgpack.encode(parts) == WHOLE_V1
-    assert (silences, done_hash) == (0, hash_of(f"{SITE}/"))
+    parts = msgspec.msgpack.decode(frontier.whole())
+    assert msgspec.msgpack.encode(parts[:12]) == WHOLE_V1
+    assert parts[12:] == [0, hash_of(f"{SITE}/"), [], b"", [], [], [], [], None, [], b""]
 
 
 def test_a_checkpoint_of_version_1_has_the_hash_that_it_does_not_name() -> None:
@@ -282,7 +287,19 @@ def test_a_checkpoint_of_version_1_has_the_hash_that_it_does_not_name() -> None:
 
 # --- Against a model --------------------------------------------------------------------------------------
 
-PATHS = [f"/{number}" for number in range(12)] + ["/\ud55c?\ub098=1", "/a" * 120]
+PATHS = [f"/{number}" for number in range(12)] + ["/%ED%95%9C?%EB%82%98=1", "/a" * 120]
+# Some pages in several spellings.
+WRITTEN = [
+    *PATHS,
+    "/%ed%95%9c?%EB%82%98=1",
+    "/%31",
+    "/2?",
+    "/w?b=2&a=1",
+    "/w?a=1&b=2",
+    "/w?a=1&&b=2",
+    "/x;",
+    "/x?q",
+]
 BODIES = [sha256(bytes([number])).digest() for number in range(3)]
 
 
@@ -293,12 +310,17 @@ class Model:
     max_pages: int
     max_depth: int
     known: list[tuple[str, int]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # of these
     head: int = 0
     taken: int = 0
     published: int = 0
     flying: dict[int, int] = field(default_factory=dict)  # index -> tries, this one included
     back: dict[int, tuple[float, int]] = field(default_factory=dict)  # index -> due, tries so far
     owners: dict[bytes, int] = field(default_factory=dict)
+    depths: dict[int, int] = field(default_factory=dict)  # of those in flight, as they were taken
+    retakes: set[int] = field(default_factory=set)  # that were done before
+    deferred: set[int] = field(default_factory=set)  # of these, those that wait for their turn
+    left_out: dict[str, str] = field(default_factory=dict)  # path -> reason
 
     @property
     def full(self) -> bool:
@@ -309,7 +331,7 @@ class Model:
         return len(self.known) - self.head
 
     def done(self) -> dict[int, str]:
-        unfinished = self.flying.keys() | self.back.keys()
+        unfinished = self.flying.keys() | self.back.keys() | self.deferred
         return {
             number: path
             for number, (path, _) in enumerate(self.known[: self.head])
@@ -318,28 +340,81 @@ class Model:
 
     def add(self, paths: list[str], depth: int) -> int:
         before = len(self.known)
-        for path in paths:
-            if (not self.max_depth or depth <= self.max_depth) and path not in dict(self.known):
+        if 0 < self.max_depth < depth:
+            for path in map(page_of, paths):
+                if path not in dict(self.known):
+                    self.left_out.setdefault(path, "depth")
+            return 0
+        for written in paths:
+            path = page_of(written)
+            if path not in dict(self.known):
                 self.known.append((path, depth))
+                self.left_out.pop(path, None)
+                self.asked.append(written)
+            elif depth < dict(self.known)[path]:
+                self.lower([path for path, _ in self.known].index(path), depth)
         return len(self.known) - before
+
+    def lower(self, index: int, depth: int) -> None:
+        done = index in self.done()
+        if not done or self.max_depth:
+            self.known[index] = (self.known[index][0], depth)
+        if done and self.max_depth:
+            self.defer(index)
+
+    def defer(self, index: int) -> None:
+        self.published -= 1
+        self.deferred.add(index)
+        self.retakes.add(index)
+
+    def finish(self, turn: Turn, *, counts: bool) -> None:
+        del self.flying[turn.number], self.depths[turn.number]
+        self.published += 1
+        self.taken = max(0, self.taken - (not counts and turn.number not in self.retakes))
+        self.retakes.discard(turn.number)
+        if self.max_depth and self.known[turn.number][1] < turn.depth:
+            self.defer(turn.number)
+
+    def retake(self) -> int | None:
+        """The page to take again: less deep than whatever is left to fetch."""
+        if not self.deferred:
+            return None
+        depth, index = min((self.known[index][1], index) for index in self.deferred)
+        if self.waiting and not self.full and self.known[self.head][1] <= depth:
+            return None
+        return None if any(self.known[one][1] < depth for one in (*self.flying, *self.back)) else index
 
     def take(self, now: float) -> Turn | None:
         due = [(when, index) for index, (when, tries) in self.back.items() if when <= now and tries]
         untried = [(0.0, index) for index, (_, tries) in self.back.items() if not tries]
-        if not untried and self.waiting and not self.full:
+        goes_on, retake = bool(self.waiting) and not self.full, self.retake()
+        if untried or (due and not goes_on):
+            index = min(untried or due)[1]
+            tries = self.back.pop(index)[1] + 1
+        elif retake is not None:
+            index, tries = retake, 1
+            self.deferred.remove(index)
+        elif goes_on:
             index, tries = self.head, 1
             self.head += 1
             self.taken += 1
-        elif untried or due:
-            index = min(untried or due)[1]
-            tries = self.back.pop(index)[1] + 1
         else:
             return None
-        self.flying[index] = tries
-        return Turn(index, *self.known[index], tries)
+        self.flying[index], self.depths[index] = tries, self.known[index][1]
+        self.left_out.pop(self.known[index][0], None)
+        return self.turn(index)
+
+    def turn(self, index: int) -> Turn:
+        """The turn of a page under way, with its depth as it is known by now."""
+        return Turn(index, *self.known[index], self.flying[index], self.asked[index])
+
+    def left_out_by_reason(self) -> dict[str, int]:
+        counts = Counter(self.left_out.values())
+        counts["pages"] = self.waiting if self.full else 0
+        return {reason: many for reason, many in counts.items() if many}
 
     def next_due(self, now: float) -> float | None:
-        if self.waiting and not self.full:
+        if (self.waiting and not self.full) or self.retake() is not None:
             return now
         return max(now, min(when for when, _ in self.back.values())) if self.back else None
 
@@ -348,7 +423,11 @@ class Model:
         other = copy.deepcopy(self)
         other.back = {index: (0.0, tries) for index, (_, tries) in self.back.items()}
         other.back |= {index: (0.0, tries - 1) for index, tries in self.flying.items()}
-        other.flying = {}
+        other.flying, other.depths = {}, {}
+        other.deferred |= {
+            index for index in other.retakes if index in other.back and not other.back[index][1]
+        }
+        other.back = {index: back for index, back in other.back.items() if index not in other.deferred}
         return other
 
 
@@ -360,9 +439,15 @@ class FrontierMachine(RuleBasedStateMachine):
         self.journal: list[bytes] = []
         self.now = 0.0
 
-    @rule(paths=st.lists(st.sampled_from(PATHS), max_size=6), depth=st.integers(0, 4))
+    @rule(paths=st.lists(st.sampled_from(WRITTEN), max_size=6), depth=st.integers(0, 4))
     def add(self, paths: list[str], depth: int) -> None:
         assert self.frontier.add(paths, depth) == self.model.add(paths, depth)
+
+    @rule(paths=st.lists(st.sampled_from(PATHS), max_size=3), reason=st.sampled_from(["links", "size"]))
+    def leave_out(self, paths: list[str], reason: Any) -> None:
+        self.frontier.leave_out(reason, paths)
+        for path in paths:
+            self.model.left_out.setdefault(path, reason)
 
     @rule(seconds=st.integers(0, 5))
     def take(self, seconds: int) -> None:
@@ -371,16 +456,17 @@ class FrontierMachine(RuleBasedStateMachine):
 
     def some_turn(self, data: st.DataObject) -> Turn:
         index = data.draw(st.sampled_from(sorted(self.model.flying)))
-        return Turn(index, *self.model.known[index], self.model.flying[index])
+        turn = self.model.turn(index)._replace(depth=self.model.depths[index])
+        now = self.frontier.now(turn)
+        assert now == self.model.turn(index)
+        return data.draw(st.sampled_from([turn, now]))
 
     @precondition(lambda self: self.model.flying)
     @rule(data=st.data(), counts=st.booleans())
     def finish(self, data: st.DataObject, counts: bool) -> None:
         turn = self.some_turn(data)
         self.frontier.finish(turn, counts=counts)
-        del self.model.flying[turn.number]
-        self.model.published += 1
-        self.model.taken -= not counts
+        self.model.finish(turn, counts=counts)
 
     @precondition(lambda self: self.model.flying)
     @rule(data=st.data(), seconds=st.integers(0, 9))
@@ -388,6 +474,7 @@ class FrontierMachine(RuleBasedStateMachine):
         turn = self.some_turn(data)
         self.frontier.set_back(turn, self.now + seconds)
         self.model.back[turn.number] = self.now + seconds, self.model.flying.pop(turn.number)
+        del self.model.depths[turn.number]
 
     @precondition(lambda self: self.model.flying)
     @rule(data=st.data())
@@ -395,6 +482,7 @@ class FrontierMachine(RuleBasedStateMachine):
         turn = self.some_turn(data)
         self.frontier.put_back(turn)
         self.model.back[turn.number] = 0.0, self.model.flying.pop(turn.number) - 1
+        del self.model.depths[turn.number]
 
     @precondition(lambda self: self.model.flying)
     @rule(data=st.data(), body=st.sampled_from(BODIES))
@@ -411,6 +499,16 @@ class FrontierMachine(RuleBasedStateMachine):
         assert self.frontier.undo(paths) == len(undone)
         self.model.back |= dict.fromkeys(undone, (0.0, 0))
         self.model.published -= len(undone)
+
+    @precondition(lambda self: self.model.deferred)
+    @rule()
+    def leave_retakes(self) -> None:
+        self.frontier.leave_retakes()
+        model = self.model
+        left = model.deferred | {index for index in model.back if index in model.retakes}
+        model.published += len(left)
+        model.back = {index: back for index, back in model.back.items() if index not in left}
+        model.deferred, model.retakes = set(), model.retakes - left
 
     @rule()
     def delta(self) -> None:
@@ -434,11 +532,14 @@ class FrontierMachine(RuleBasedStateMachine):
         frontier, model = self.frontier, self.model
         assert len(frontier) == len(model.known)
         assert all(path in frontier for path, _ in model.known)
+        numbers = frontier.numbers(WRITTEN)
+        assert [number >= 0 for number in numbers] == [page_of(path) in dict(model.known) for path in WRITTEN]
         assert frontier.published == model.published
+        assert frontier.left_out == model.left_out_by_reason()
         assert frontier.in_flight == len(model.flying)
         assert frontier.over_budget == (model.waiting if model.full else 0)
         reachable = 0 if model.full else model.waiting
-        assert frontier.pending == reachable + len(model.flying) + len(model.back)
+        assert frontier.pending == reachable + len(model.flying) + len(model.back) + len(model.deferred)
         assert frontier.next_due(self.now) == model.next_due(self.now)
         done = list(model.done().values())
         assert list(frontier.done()) == done
@@ -451,10 +552,12 @@ class FrontierMachine(RuleBasedStateMachine):
         model = self.model.handed_over()
         figures = len(model.known), model.published, model.waiting if model.full else 0
         firsts = {body: model.known[owner][0] for body, owner in model.owners.items()}
+        left_out = model.left_out_by_reason()
         left = list(iter(lambda: model.take(NEVER), None))
-        nobody = Turn(-1, "", 0, 1)
+        nobody = Turn(-1, "", 0, 1, "")
         for other in (as_delta, as_whole):
             assert (len(other), other.published, other.over_budget) == figures
+            assert other.left_out == left_out
             assert other.done_hash == self.frontier.done_hash
             assert drained(other) == left
             assert {body: other.first_with(nobody, body) for body in firsts} == firsts
@@ -511,6 +614,96 @@ def test_entries_out_of_order_are_refused() -> None:
     for entries in ([DELTA_V1], [WHOLE_V1, WHOLE_V1], [WHOLE_V1, DELTA_V1, DELTA_V1]):
         with pytest.raises(CheckpointError, match="starts at URL"):
             Frontier().restore(entries)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_what_sitemaps_say_is_known_across_a_checkpoint(folded: bool) -> None:
+    frontier = filled("/", "/map", "/list", "/a")
+    entries = [frontier.whole()]
+    frontier.name_sitemaps(["/map", "/nobody"], 0)
+    root, sitemap = frontier.take(0.0), frontier.take(0.0)
+    assert (
+        root and sitemap and frontier.indexes_before(root) is None and frontier.indexes_before(sitemap) == 0
+    )
+    entries.append(frontier.delta())
+    frontier.add(["/b"], 1)
+    frontier.name_sitemaps(["/list", "/map"], 2)
+    frontier.name_sitemaps(["/list"], 1)
+    frontier.note_changes([("/a", 5_000), ("/b", 2**50), ("/", 7_999), ("/nobody", 1), ("/a", 4_000)])
+    assert [frontier.changed_at(turn) for turn in (root, sitemap)] == [7_000, 0]
+    frontier.finish(root)
+    entries = [frontier.whole()] if folded else [*entries, frontier.delta()]
+    again = restored(entries, frontier)
+    turns = {turn.path: turn for turn in drained(again)}
+    assert {path: again.indexes_before(turn) for path, turn in turns.items()} == {
+        "/map": 0, "/list": 1, "/a": None, "/b": None
+    }  # fmt: skip
+    found = {path: again.changed_at(turn) for path, turn in turns.items()}
+    assert found == {"/map": 0, "/list": 0, "/a": 5_000, "/b": (2**32 - 1) * 1000}
+    assert msgspec.msgpack.decode(again.delta())[14:] == [[], b"", [], [], [], [], None, [], b""], (
+        "nothing is told twice"
+    )
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_page_is_asked_for_as_it_was_first_written(folded: bool) -> None:
+    written = ["/a", "/?p=x.git;a=summary", "/wiki?FrontPage", "/?z=1&a=2", "/?a=2&z=1", "/x;", "/x"]
+    frontier = filled("/", *written[:3])
+    entries = [frontier.whole()]
+    frontier.add(written, 1)
+    entries = [frontier.whole()] if folded else [*entries, frontier.delta()]
+    assert [turn.asked for turn in drained(frontier)] == ["/", *written[:4], "/x;"]
+    turns = drained(restored(entries, frontier))
+    assert [turn.asked for turn in turns] == ["/", *written[:4], "/x;"]
+    assert [turn.path for turn in turns[2:]] == [
+        "/?p=x.git%3Ba%3Dsummary",
+        "/wiki?FrontPage=",
+        "/?a=2&z=1",
+        "/x",
+    ]
+    assert [turn.asked_as for turn in turns[:2]] == ["", ""]
+    # From its next turn on, where its own redirect says so.
+    again = restored(entries, frontier)
+    again.delta()
+    again.spell(turns[2], "/?p=x.git%3ba=summary")
+    for entry in ([*entries, again.delta()], [again.whole()]):
+        assert drained(restored(entry, again))[2].asked == "/?p=x.git%3ba=summary"
+    assert again.numbers(["/?p=x.git%3ba=summary", "/?p=x.git;a=summary"]) == [2, 2]
+    plain = filled(*(f"/{number}" for number in range(9)))
+    assert msgspec.msgpack.decode(plain.whole())[-2:] == [[], b""], "they take no room where there are none"
+
+
+@pytest.mark.parametrize(
+    ("spelt", "spellings", "said"),
+    [
+        ([5], zstandard.compress(b"/x"), "URL 5"),
+        ([-1], zstandard.compress(b"/x"), ">= 0"),
+        ([1, 2], zstandard.compress(b"/x"), "cannot be read"),
+        ([1], b"/x", "cannot be read"),
+        ([1], zstandard.compress(b"\xff"), "cannot be read"),
+    ],
+)
+def test_spellings_that_cannot_be_are_refused(spelt: list[int], spellings: bytes, said: str) -> None:
+    parts = [*msgspec.msgpack.decode(WHOLE_V1), 0, None, [], b"", [], [], [], [], None, spelt, spellings]
+    with pytest.raises(CheckpointError, match=said):
+        Frontier().restore([msgspec.msgpack.encode(parts)])
+
+
+@pytest.mark.parametrize(
+    ("sitemaps", "changes", "said"),
+    [
+        ([(5, 0)], b"", "URL 5"),
+        ([(-1, 0)], b"", ">= 0"),
+        ([], bytes(7), "7 bytes"),
+        ([], b"\5" + bytes(7), "URL 5"),
+    ],
+)
+def test_what_sitemaps_cannot_say_is_refused(
+    sitemaps: list[tuple[int, int]], changes: bytes, said: str
+) -> None:
+    parts = [*msgspec.msgpack.decode(WHOLE_V1), 0, None, sitemaps, changes]
+    with pytest.raises(CheckpointError, match=said):
+        Frontier().restore([msgspec.msgpack.encode(parts)])
 
 
 VERSION, FIRST, PATHS_AT, PACKED, DEPTHS, HEAD, EXCEPTIONS, DIGESTS, OWNERS, PUBLISHED, TAKEN, STRIKES = (
@@ -597,3 +790,131 @@ def test_a_hundred_thousand_paths_are_small_and_quick(capsys: pytest.CaptureFixt
     assert len(again) == len(frontier) == count
     assert len(entry) <= 15 * count
     assert read - packed <= 1.0
+
+
+# --- The shortest way -------------------------------------------------------------------------------------
+
+
+def walked(
+    links: dict[int, list[int]], max_depth: int, chance: random.Random
+) -> tuple[dict[str, int], list[str]]:
+    """A site by a frontier: pages fail, several are in flight, agents die; each page's last depth, and all fetches."""
+    frontier = Frontier(0, max_depth, SITE)
+    frontier.add(["/0"], 0)
+    entries, done, fetches, now = [frontier.whole()], dict[str, int](), list[str](), 0.0
+    flying: list[Turn] = []
+    while frontier.pending:
+        now += 1.0
+        while len(flying) < 3 and (turn := frontier.take(now)):
+            flying.append(turn)
+        if flying:
+            turn = frontier.now(flying.pop(chance.randrange(len(flying))))
+            fetches.append(turn.path)
+            if turn.tries < 3 and chance.random() < 0.2:
+                frontier.set_back(turn, now + chance.randrange(40))
+                continue
+            done[turn.path] = turn.depth
+            frontier.add([f"/{one}" for one in links[int(turn.path[1:])]], turn.depth + 1)
+            frontier.finish(turn)
+        entries.append(frontier.delta())
+        if chance.random() < 0.02:
+            frontier, flying = restored(entries, frontier), []
+            entries = entries if chance.random() < 0.5 else [frontier.whole()]
+    return done, fetches
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pages_are_as_deep_as_the_shortest_way_whatever_fails_first(seed: int) -> None:
+    chance = random.Random(seed)
+    pages, max_depth = 120, chance.randrange(2, 7)
+    links = {one: chance.sample(range(pages), chance.randrange(4)) for one in range(pages)}
+    shortest, ring = {0: 0}, [0]
+    for depth in range(1, max_depth + 1):
+        ring = [one for page in ring for one in links[page] if one not in shortest]
+        shortest |= dict.fromkeys(ring, depth)
+    done, fetches = walked(links, max_depth, chance)
+    assert done == {f"/{page}": depth for page, depth in shortest.items()}
+    assert len(fetches) <= 3 * len(shortest)
+
+
+def test_without_a_limit_nothing_is_fetched_again() -> None:
+    frontier = filled("/")
+    root = frontier.take(0.0)
+    assert root
+    frontier.add(["/deep", "/open"], 5)
+    deep = frontier.take(0.0)
+    assert deep
+    frontier.finish(deep)
+    frontier.add(["/deep", "/open"], 1)
+    frontier.finish(root)
+    again = restored([frontier.whole()], frontier)
+    assert [(turn.path, turn.depth) for turn in drained(again)] == [("/open", 1)]
+
+
+def test_a_page_that_was_denied_and_is_less_deep_now_gives_its_place_back_once() -> None:
+    frontier = Frontier(5, 3, SITE)
+    frontier.add(["/no"], 3)
+    for depth in (2, 1, 0):
+        turn = frontier.take(0.0)
+        assert turn
+        frontier.finish(turn, counts=False)
+        frontier.add(["/no"], depth)
+    assert frontier.pending == 1
+    assert [turn.path for turn in drained(restored([frontier.whole()], frontier))] == ["/no"]
+
+
+def test_shorter_ways_that_cannot_be_are_refused() -> None:
+    parts = [*msgspec.msgpack.decode(WHOLE_V1), 0, None, [], b""]
+    with pytest.raises(CheckpointError, match="lowered of URL 5"):
+        Frontier().restore([msgspec.msgpack.encode([*parts, [(5, 0)], []])])
+    frontier = Frontier()
+    frontier.restore([msgspec.msgpack.encode([*parts, [(4, 0)], [99, 0]])])
+    assert list(frontier.done()) == ["/"]
+
+
+# --- Redirects --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_circle_of_redirects_is_known_across_a_checkpoint(folded: bool) -> None:
+    frontier = filled("/a", "/b", "/c", "/d")
+    entries = [frontier.whole()]
+    one, two, three, four = drained(frontier)
+    assert frontier.note_redirect(one, "/b") == []
+    assert frontier.note_redirect(four, "/nowhere") == []
+    frontier.finish(one)
+    entries.append(frontier.delta())
+    assert frontier.note_redirect(two, "/c") == []
+    assert frontier.note_redirect(four, "/b") == []
+    frontier.note_loaded(four)
+    frontier.finish(two)
+    frontier.finish(four)
+    entries = [frontier.whole()] if folded else [*entries, frontier.delta()]
+    again = restored(entries, frontier)
+    assert [again.has_redirected(path) for path in ("/a", "/b", "/c", "/d", "/x")] == [True, True] + [
+        False
+    ] * 3
+    assert drained(again) == [three]
+    assert again.note_redirect(three, "/c") == ["/c"]
+    assert again.note_redirect(three, "/a") == ["/a", "/b", "/c"]
+
+
+def test_a_page_that_is_asked_again_comes_first_and_is_done_once() -> None:
+    frontier = filled("/a", "/b", site=SITE)
+    one = frontier.take(0.0)
+    assert one
+    frontier.ask_again("/a")
+    frontier.ask_again("/b")
+    frontier.ask_again("/x")
+    frontier.finish(one)
+    frontier.ask_again("/a")
+    frontier.ask_again("/a")
+    assert (frontier.published, list(frontier.done())) == (0, [])
+    assert [turn.path for turn in drained(frontier)] == ["/a", "/b"]
+
+
+def test_redirects_that_cannot_be_are_refused() -> None:
+    parts = [*msgspec.msgpack.decode(WHOLE_V1), 0, None, [], b"", [], [], []]
+    for redirects, said in ([(5, 0)], "redirects of URL 5"), ([(0, 5)], "a redirect's target of URL 5"):
+        with pytest.raises(CheckpointError, match=said):
+            Frontier().restore([msgspec.msgpack.encode([*parts, redirects])])

@@ -34,7 +34,7 @@ ENDS = {
     "hundred-flood": ("failed", -11),
     "gzip-bomb": ("failed", -11),
     "gzip-layers": ("failed", -12),
-    "bad-gzip": ("failed", -12),
+    "bad-gzip": ("failed", -8),
     "bad-status": ("failed", -12),
     "no-status": ("failed", -12),
     "two-lengths": ("failed", -12),

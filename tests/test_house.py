@@ -27,12 +27,13 @@ from tests.servers import RunningServer
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("crawler", "rankers", "settings")
 
-# Everybody may import these: records and printable know nothing, options and engine know records at most.
-BASE = frozenset({"records", "options", "engine", "printable", "disk"})
+# Everybody may import these: records, left_out and printable know nothing, options and engine know records at most.
+BASE = frozenset({"records", "left_out", "options", "engine", "printable", "disk"})
 # Room of crawler/ -> rooms it may import, besides BASE and itself. A room that is not named here is refused.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "records": frozenset(),
     "printable": frozenset(),
+    "left_out": frozenset(),
     "disk": frozenset(),
     "states": frozenset({"records"}),
     "health": frozenset({"records"}),
@@ -63,6 +64,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 PURE = frozenset(
     {
         "records",
+        "left_out",
         "printable",
         "disk",
         "states",
@@ -85,6 +87,7 @@ NO_EFFECT_YET: set[str] = set()
 
 # Libraries that are imported and not declared -> the dependency that cannot be without them.
 COMES_WITH = {
+    "brotli": "scrapy",
     "certifi": "tldextract",
     "idna": "tldextract",
     "markupsafe": "jinja2",
@@ -409,6 +412,24 @@ def test_a_heavy_import_is_seen() -> None:
         [sys.executable, "-X", "importtime", "-c", "import numpy"], capture_output=True, text=True, check=True
     )
     assert heavy_in(ended.stderr) == ["numpy"]
+
+
+# --- merges -----------------------------------------------------------------------------------------------
+
+MERGE_MARKS = re.compile(r"^(?:<{7}|>{7}|\|{7}) ", re.MULTILINE)
+
+
+def merge_marks_in(file: str, text: str) -> list[str]:
+    return [f"{file}:{text.count(chr(10), 0, found.start()) + 1}" for found in MERGE_MARKS.finditer(text)]
+
+
+def test_no_file_has_marks_of_a_merge() -> None:
+    assert [mark for file in tracked() for mark in merge_marks_in(file, text_of(file))] == []
+
+
+def test_marks_of_a_merge_are_seen() -> None:
+    marks = "\n".join(("a", "<" * 7 + " HEAD", "b", "=" * 7, "c", ">" * 7 + " f7f60d0 (Words)", ""))
+    assert merge_marks_in("docs/x.md", marks) == ["docs/x.md:2", "docs/x.md:6"]
 
 
 # --- how the rules are read -------------------------------------------------------------------------------

@@ -533,10 +533,8 @@ async def test_one_stream_fails_and_its_neighbour_does_not(
     serve: Serve, kind: type[Exception], tls: ssl.SSLContext
 ) -> None:
     async with _with_neighbour(tls, serve) as (server, handler, neighbour):
-        started = time.monotonic()
         error = await failure(handler, Request(f"{server.url}/bad", meta={"download_timeout": 0.6}))
         assert type(error) is kind
-        assert time.monotonic() - started < 3.0
         assert (await handler.download_request(Request(f"{server.url}/first"))).status == 200
         await neighbour()
         assert len(server.connections) == 1
@@ -648,11 +646,10 @@ FAULTS = {
 async def test_faults(serve: Serve, kind: type[Exception], tls: ssl.SSLContext) -> None:
     limits = {"HEAD_TIMEOUT_SECONDS": LONG_SECONDS, "BODY_TIMEOUT_SECONDS": LONG_SECONDS}
     async with Http2Server(serve, tls) as server, http2_handler(**limits) as handler:
-        started, asked = time.monotonic(), Asked()
+        asked = Asked()
         error = await failure(handler, Request(server.url, meta=asking(asked)))
         assert type(error) is kind
         assert server.url in str(error)
-        assert time.monotonic() - started < 3.0
         assert asked.times == len(server.streams) == 1
 
 
@@ -671,12 +668,10 @@ async def test_a_connection_that_fails_ends_all_its_streams(tls: ssl.SSLContext)
         await failure(handler, Request(f"{server.url}/", meta={"download_timeout": 0.1}))
         waiting = [asyncio.ensure_future(failure(handler, Request(f"{server.url}/{n}"))) for n in range(5)]
         await until(lambda: len(server.streams) == 6)
-        started = time.monotonic()
         first = await failure(handler, Request(f"{server.url}/bad"))
         assert isinstance(first, (errors.MalformedAnswer, errors.ConnectionLost))
         ends = await asyncio.gather(*waiting)
         assert {type(one) for one in ends} == {ResponseDataLossError}
-        assert time.monotonic() - started < 3.0
         assert len(server.connections) == 1
 
 
@@ -816,10 +811,8 @@ def _flooded(scene: str, kind: type[Exception], certificate: Path, **settings: A
     async def fetch() -> None:
         async with http2_handler(**settings) as handler:
             await failure(handler, Request("https://localhost:1/"))
-            started = time.monotonic()
             async with watch:
                 assert type(await failure(handler, Request(url))) is kind
-            assert time.monotonic() - started < 10.0
 
     watch = Watch()
     with in_process(certificate, scene) as port:

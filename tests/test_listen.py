@@ -441,15 +441,13 @@ def test_who_comes_when_all_places_are_taken_waits(place: Place, valkey: Running
 
 def test_nobody_holds_a_place_by_sending_slowly(place: Place, valkey: RunningServer) -> None:
     ear = Ear(place, "--json", REDIS_URL=valkey.url, LISTEN_CONNECTIONS=1, LISTEN_SECONDS=0.5)
-    began = time.monotonic()
     with ear.line() as slow, ear.line() as next_one:
         next_one.sendall(a_packet(2))
         next_one.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionResetError, BrokenPipeError):
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
             for byte in a_packet(1)[:-1]:
                 slow.sendall(bytes([byte]))
                 time.sleep(0.1)
-    assert time.monotonic() - began < 3
     eventually(lambda: in_stream(valkey), "the next one is served")
     figures = ear.end()
     assert figures["refused_by"] == {"cut": 1}
@@ -574,9 +572,7 @@ def test_it_does_not_wait_for_those_that_say_nothing(place: Place, valkey: Runni
     with ear.line() as silent, ear.line() as done:
         done.sendall(a_packet(1))
         eventually(lambda: in_stream(valkey), "it is read")
-        began = time.monotonic()
         ear.end()
-        assert time.monotonic() - began < 4
         assert everything_of(silent) == b""
 
 

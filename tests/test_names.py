@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -146,13 +145,11 @@ async def test_a_silent_name_server_costs_the_limit_and_holds_up_nobody() -> Non
     zone = {"good.example": ["192.0.2.1"]}
     mute = frozenset(f"mute{number}.example" for number in range(100))
     async with name_server(zone, mute=mute) as (_, where), resolver(1.5, [where]) as names:
-        started = time.monotonic()
         hanging = [asyncio.ensure_future(names.resolve(host)) for host in sorted(mute)]
         await asyncio.sleep(0)
         assert await names.resolve("good.example") == ["192.0.2.1"]
-        assert time.monotonic() - started < 1.2
+        assert not any(task.done() for task in hanging)
         answers = await asyncio.gather(*hanging, return_exceptions=True)
-        assert time.monotonic() - started < 4.0
         assert all(isinstance(one, CannotResolveHostError) for one in answers)
         assert "no answer within 1.5 s (CONNECT_TIMEOUT_SECONDS)" in str(answers[0])
 
@@ -180,11 +177,9 @@ async def test_closing_ends_look_ups_at_once() -> None:
     async with name_server({}, mute=mute) as (server, where), resolver(10.0, [where]) as names:
         waiting = asyncio.ensure_future(names.resolve("slow.example"))
         await until(lambda: bool(server.asked))
-        started = time.monotonic()
         await names.close()
         with pytest.raises(CannotResolveHostError, match="closed"):
             await waiting
-        assert time.monotonic() - started < 5.0
         with pytest.raises(CannotResolveHostError, match="closed"):
             await names.resolve("other.example")
             await names.close()
@@ -206,6 +201,26 @@ async def test_the_hosts_file_is_honoured() -> None:
     async with name_server({}) as (server, where), resolver(2.0, [where]) as names:
         assert address in await names.resolve(host)
         assert server.asked == []
+
+
+@in_loop
+async def test_names_that_share_an_address_in_the_hosts_file_keep_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 A.example # 127.0.0.9 a.example\n127.0.0.1\tb.example bb.example.\n::2 b.example\n"
+                    "127.0.0.2 b.example\nno b.example\n127.0.0.3\n\n")  # fmt: skip
+    async with name_server({"c.example": ["127.0.0.7"]}) as (server, where):
+        names = Names(2.0, [where], hosts=file)
+        assert await names.resolve("a.example") == ["127.0.0.1"]
+        assert await names.resolve("B.example") == ["127.0.0.1", "127.0.0.2", "::2"]
+        assert await names.resolve("bb.example") == ["127.0.0.1"]
+        assert server.asked == []
+        assert await names.resolve("c.example") == ["127.0.0.7"]
+        file.write_text("127.0.0.3 d.example")
+        assert await names.resolve("d.example") == ["127.0.0.3"]
+        file.unlink()
+        with pytest.raises(CannotResolveHostError):
+            await names.resolve("e.example")
+        await names.close()
 
 
 @in_loop

@@ -10,13 +10,17 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from threading import Event
 
 import pytest
 
+from crawler.sites.queue import bucket_of
 from tests.crawling import Place, Run
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, Route, SmallSite, links, moved
 from tests.test_inlet import INLET, running
+from tests.told import outcomes
 
 LINKED = [f"/linked/{number}" for number in range(80)]
 OLD = [f"/old/{number}" for number in range(30)]
@@ -141,6 +145,20 @@ def test_where_a_seed_redirects_is_the_seed(place: Place) -> None:
         assert new.pages == {"/": 2, "/a": 2}
 
 
+def test_every_seed_of_a_site_may_redirect(place: Place) -> None:
+    """Within one flush, to several sites; `--again` follows all of them, but not to what the patterns leave out."""
+    given = {"FLUSH_SECONDS": 1, "SCOPE_INCLUDE": "/n[0-9]"}
+    old = {f"/n{number}": moved(f"{{{1 + number % 2}}}/n{number}") for number in range(6)}
+    with sites(old, {"*": links("/")}, {"*": links("/")}) as (first, even, odd):
+        seeds = [first.site + path for path in old]
+        place.crawl(seeds, **given).succeeded()
+        assert even.pages == {"/n0": 1, "/n2": 1, "/n4": 1}
+        assert odd.pages == {"/n1": 1, "/n3": 1, "/n5": 1}
+        place.crawl(seeds, "--again", **given).succeeded()
+        assert even.pages == {"/n0": 2, "/n2": 2, "/n4": 2}
+        assert odd.pages == {"/n1": 2, "/n3": 2, "/n5": 2}
+
+
 def test_seeds_that_redirect_from_site_to_site_end(place: Place) -> None:
     webs: list[dict[str, Route]] = [{"/": moved(f"{{{(number + 1) % 8}}}/")} for number in range(8)]
     with sites(*webs) as found:
@@ -170,6 +188,54 @@ def test_a_killed_agent_loses_no_offer(place: Place) -> None:
         run.end(signal.SIGKILL)
         place.crawl(seeds).succeeded()
         assert set(second.pages) == {"/", *LINKED, *NEW}
+
+
+@contextmanager
+def held_up(*sites: SmallSite) -> Iterator[Event]:
+    """These sites answer nothing before the event is set."""
+    free = Event()
+    for site in sites:
+        routes = {path: partial(answered_when, free, route) for path, route in site.routes.items()}
+        site.routes.update(routes)
+    try:
+        yield free
+    finally:
+        free.set()
+
+
+def answered_when(free: Event, route: Route, times: int) -> Reply:
+    free.wait(60)
+    return route if isinstance(route, Reply) else route(times)
+
+
+def state_of(valkey: RunningServer, site: str) -> str:
+    """A site's letter in the queue; empty while it is not known."""
+    record = valkey.client.hget(bucket_of("lt:{0}:", site), site)
+    return (record or b"").decode()[:1]
+
+
+def test_an_agent_that_outlives_its_servers_data_offers_again(place: Place, valkey: RunningServer) -> None:
+    """Redis loses the page and the offer that went before it; the page is fetched again, and its link too."""
+    valkey.client.config_set("appendfsync", "always")
+    kept: list[Path] = []
+
+    def page(times: int) -> Reply:
+        if times == 1:
+            kept.append(valkey.keep())
+        return links(f"{other.site}/linked")
+
+    with sites({"/": links("/p")}, leaves("/", "/linked")) as (hub, other), held_up(other) as free:
+        hub.routes["/p"] = page
+        run = place.start_crawl([hub.root, other.root], REDIS_URL=valkey.url, LEASE_SECONDS=3)
+        eventually(lambda: state_of(valkey, hub.site) == "f", "the hub is finished")
+        assert valkey.client.exists(f"lt:{{0}}:paths:{other.site}"), "the link was offered"
+        valkey.go_back(kept[0])
+        eventually(lambda: state_of(valkey, hub.site) == "f", "the hub is finished once more")
+        free.set()
+        run.wait().succeeded()
+        assert hub.pages["/p"] == 2
+        assert other.pages["/linked"] == 1
+        assert f"{other.site}/linked" in outcomes(valkey)
 
 
 # --- Random webs against a walk of their own --------------------------------------------------------------------------

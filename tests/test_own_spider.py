@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.drills import key
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite, at_first, links
+from tests.test_offers import held_up, state_of
 from tests.told import outcomes
 
 SPIDER = '''
@@ -137,6 +139,16 @@ class Detailer(SiteSpider):
 
     def detail(self, response):
         yield {"detail": response.url, "status": response.status}
+
+
+class Linker(SiteSpider):
+    """Knows a page of another site that no page names."""
+
+    name = "linker"
+
+    def parse(self, response):
+        if response.url == self.hub:
+            yield Request(self.other)
 
 
 class Stamp:
@@ -303,6 +315,33 @@ def test_links_of_a_sites_last_page_are_walked(
         assert asked == {
             number: {f"/{number}", *(f"/{number}/{last}/" for last in range(number))} for number in many
         }
+
+
+def test_a_link_to_another_site_in_hand_outlives_its_agent(
+    place: Place, valkey: RunningServer, own: dict[str, Any]
+) -> None:
+    """The page that gives it is published, and the site that it leads to has nothing to publish yet."""
+    given = {**own, "REDIS_URL": valkey.url, "LEASE_SECONDS": 1}
+    with (
+        SmallSite({"*": links()}, "127.0.1.1") as other,
+        SmallSite({}, "127.0.1.2") as hub,
+        held_up(other) as free,
+    ):
+        hub.routes["/"] = partial(answered_behind, other)
+        arguments = ("-a", f"hub={hub.root}", "-a", f"other={other.site}/linked")
+        run = place.start_crawl([hub.root, other.root], *arguments, spider="linker", **given)
+        eventually(lambda: state_of(valkey, hub.site) == "f", "the hub is finished")
+        run.end(signal.SIGKILL)
+        free.set()
+        place.start_crawl([], *arguments, spider="linker", **given).wait().succeeded()
+        assert hub.pages == {"/": 1}
+        assert f"{other.site}/linked" in outcomes(valkey)
+
+
+def answered_behind(other: SmallSite, _times: int) -> Reply:
+    """A page that comes when another site was asked."""
+    eventually(lambda: other.log, "the other site is asked")
+    return links()
 
 
 def test_an_item_in_a_pipeline_outlives_its_agent(

@@ -209,7 +209,7 @@ class Asked:
         self.slot = SimpleNamespace(site=url, patience=patience, in_flight=0)
 
     def request(self, path: str = "/", tries: int = 1, *, turn: bool = True) -> Request:
-        errand = Errand(cast("Any", self.slot), lambda: True, Turn(0, path, 0, tries) if turn else None)
+        errand = Errand(cast("Any", self.slot), lambda: True, Turn(0, path, 0, tries, path) if turn else None)
         request = Request(self.url + path, meta={KEY: errand})
         errand.begin(request)
         return request

@@ -87,6 +87,26 @@ def test_a_file_is_synced_with_its_name_and_those_of_its_folders(
     made.close()
 
 
+def test_folders_of_a_first_try_that_failed_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "var" / "archive"
+    made = writer(folder)
+    made.add(exchange("/1", noise(1)), "text/html", 200, None)
+
+    def refuse(*_given: object) -> None:
+        raise BlockingIOError("another process has the lock")
+
+    with monkeypatch.context() as broken, pytest.raises(BlockingIOError):
+        broken.setattr(archive.fcntl, "flock", refuse)
+        made.flush()
+    with watched(monkeypatch) as synced:
+        made.flush()
+        made.sync()
+    assert {folder, folder.parent, tmp_path} <= synced.keys()
+    made.close()
+
+
 def test_a_file_is_finished_in_an_order_that_a_power_cut_cannot_break(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from crawler.records import WORKS
+from crawler.records import VERSION, WORKS, SiteOpened, decode
 from crawler.sites.queue import (
     DISCOVER_BATCH,
     FILL_BATCH,
@@ -28,6 +28,8 @@ from crawler.sites.queue import (
     LockLostError,
     Newcomer,
     Offer,
+    Progress,
+    QueueOlderError,
     Restored,
     SessionGoneError,
     StaleLeaseError,
@@ -182,18 +184,17 @@ def test_paths_of_a_site_that_rests_without_a_checkpoint(queue: Driver, agents: 
 
 def test_nothing_is_kept_for_sites_that_are_not_walked(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A, B, C)
-    finished, alias, blocked = queue.take("one", 3)
+    finished, blocked = queue.take("one", 2)
     queue.leave("one", finished, "finished")
-    queue.leave("one", alias, "alias", detail=A)
-    queue.order(C, "block")
+    queue.order(B, "block")
     queue.leave("one", blocked, "returned")
     for paths in (PATH, ROOT, ("/", "/y")):
-        assert queue.discover([Newcomer(site, b"", paths) for site in (A, B, C)], 0) == [0, 0, 0]
-        assert queue.discover([Newcomer(site, b"", paths) for site in (B, C)], 0, again=True) == [0, 0]
+        assert queue.discover([Newcomer(site, b"", paths) for site in (A, B)], 0) == [0, -2]
+        assert queue.discover([Newcomer(B, b"", paths)], 0, again=True) == [-2]
     assert whole(queue.raw).paths == {}
-    offered = ["/x"] * 3 + ["/\n/y"] * 3
-    assert queue.offered([A, B, C]) == [offered, [], []], "an alias's go to the site that it stands for"
-    assert queue.to_decide(9) == [A]
+    found = [one.entries for one in queue.offered([A, B], 9)]
+    assert found == [["/x", "/\n/y"], []]
+    assert [*queue.to_decide(9)] == [A]
 
 
 @pytest.mark.parametrize("given", [(PATH, ROOT), (ROOT, PATH)])
@@ -215,7 +216,8 @@ def test_again_walks_finished_sites_anew_and_nothing_else(queue: Driver, agents:
     assert queue.discover(again, 0, again=True) == [2, 0]
     assert queue.state(A) == "waiting"
     assert queue.checkpoint(A)[1] == ["/x"]
-    assert queue.depth().records == 0, "a site that is known is no find"
+    told = [decode(fields)[0] for _, fields in queue.raw.xrange(BASE + "results")]
+    assert [(type(one), one.site) for one in told] == [(SiteOpened, A)], "a site that is known is no find"
     assert [one.site for one in queue.take("one", 9)] == [B, C, A]
 
 
@@ -377,7 +379,7 @@ def test_every_write_with_a_stale_token_is_refused(queue: Driver, agents: tuple[
     assert queue.send("one", delivery(old, 2)) == ["STALE"]
     for agent, leased in (("one", old), ("one", new), ("two", old), ("two", new._replace(token="0"))):
         assert queue.send(agent, delivery(leased, 2)) == ["STALE"]
-        for how in ("finished", "returned", "suspended", "later", "alias"):
+        for how in ("finished", "returned", "suspended", "later"):
             with pytest.raises(StaleLeaseError, match=A):
                 queue.leave(agent, leased, how, report=b"ended", due_ms=9, detail="0")
         with pytest.raises(StaleLeaseError, match=A):
@@ -465,34 +467,210 @@ def test_the_sequence_begins_anew_with_each_lease(queue: Driver, agents: tuple[s
     assert queue.checkpoint(A)[0] == [b"delta 1", b"delta 2", b"third"]
 
 
-def test_alias_is_the_later_of_two_sites_with_one_root(queue: Driver, agents: tuple[str, str]) -> None:
-    queue.add(A, B, C)
-    a, b, c = queue.take("one", 3)
-    root = f"{ADDRESS} 0123456789abcdef"
-    assert queue.send("one", delivery(a, 1, root=root)) == ["OK"]
-    assert queue.send("one", delivery(a, 1, root=root)) == ["AGAIN"]
-    assert queue.publish("one", [delivery(b, 1, root=root)]) == [("ALIAS", A)]
-    assert queue.publish("one", [delivery(b, 1, root=root)]) == [("ALIAS", A)], "a resend hears it again"
-    assert queue.send("one", delivery(c, 1, root=f"{OTHER} 0123456789abcdef")) == ["OK"]
-    assert queue.depth().records == 3
-    assert queue.leave("one", b, "alias", detail=A)
-    assert queue.state(B) == "alias"
-    assert queue.details(B)["why"] == A
-    assert queue.order(B, "resume") == "alias"
-    assert queue.details(B)["why"] == A
-    assert queue.take("two", 9) == []
+# --- aliases ---
+
+ROOT_MARK = f"{ADDRESS} 80 robots 0123456789abcdef"
+
+
+def link(queue: Driver, *sites: str) -> None:
+    """Queue sites that links led to."""
+    offers = [Offer(site, ["/"], record=b"found") for site in sites]
+    assert queue.offer(offers) == [1] * len(sites)
+
+
+def take_roots(queue: Driver, *sites: str) -> dict[str, Leased]:
+    """Lease sites, and publish one root page for all of them, in this order."""
+    held = {one.site: one for one in queue.take("one", len(sites))}
+    for site in sites:
+        queue.publish("one", [delivery(held[site], 1, root=ROOT_MARK, given=1)])
+    return held
+
+
+def judged(queue: Driver, state: str) -> list[str]:
+    """Say this of all that is to be compared; their names."""
+    number = queue.lock("opener", "star", 10)
+    found = queue.to_compare(9)
+    queue.judge("star", number, [(one, state) for one in found])
+    return [one.record.site for one in found]
+
+
+def left_out(queue: Driver, site: str) -> bool:
+    """Leave a site out, which is to be compared, as a coordinator does that has read its frontier."""
+    number = queue.lock("opener", "star", 10)
+    (one,) = [one for one in queue.to_compare(9) if one.record.site == site]
+    return bool(queue.leave_out("star", number, one, Progress(9, 3, 7), b"left out"))
+
+
+def likeness(queue: Driver, site: str) -> dict[str, str]:
+    """What is known of a site that may be another one."""
+    kinds = ("may_be_alias_of", "same_pages_as", "no_alias_of")
+    return {name: value for name, value in queue.details(site).items() if name in kinds}
+
+
+def test_a_site_with_the_root_of_an_earlier_one_may_be_its_alias(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    link(queue, A, B, C)
+    a, b, c = (queue.take_one("one") for _ in range(3))
+    assert queue.publish("one", [delivery(a, 1, root=ROOT_MARK)]) == [("OK", "")]
+    assert queue.publish("one", [delivery(b, 1, root=ROOT_MARK)]) == [("OK", A)]
+    assert queue.publish("one", [delivery(b, 1, root=ROOT_MARK)]) == [("AGAIN", A)], "a resend hears it again"
+    assert queue.publish("one", [delivery(c, 1, root=f"{OTHER} 80 x y")]) == [("OK", "")]
+    assert [likeness(queue, one) for one in (A, B, C)] == [{}, {"may_be_alias_of": A}, {}]
+    queue.leave("one", b, "returned")
+    assert queue.take("two") == [], "it waits for the comparison"
+    assert judged(queue, "open") == [B]
+    assert queue.take_one("two").may_be_alias
+
+
+def test_no_seed_is_an_alias(queue: Driver, agents: tuple[str, str]) -> None:
+    """Of a seed and a site that a link led to, the latter may be one, whoever was first."""
+    link(queue, A)
+    queue.add(B, C)
+    held = take_roots(queue, A, B, C)
+    assert [likeness(queue, one) for one in (A, B, C)] == [{"may_be_alias_of": B}, {}, {"may_be_alias_of": B}]
+    assert queue.renew("one", 0).suspend == [A], "its holder did not know"
+    for one in held.values():
+        queue.leave("one", one, "returned")
+    assert {one.site for one in queue.take("two", 9)} == {B, C}, "only what may be left out waits"
+    assert not left_out(queue, C)
+    assert left_out(queue, A)
+    assert queue.state(A) == "alias"
+
+
+def test_a_site_that_is_given_as_a_seed_is_opened(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    link(queue, B)
+    held = take_roots(queue, A, B)
+    queue.leave("one", held[B], "returned", known=9, done=3, done_hash=7)
+    assert left_out(queue, B)
+    before = queue.depth().records
+    assert queue.discover([Newcomer(B, b"seed", ("/x",))], 0) == [0]
+    assert queue.depth().records == before + 2, "the tables are told that it is a seed, and that it is open"
+    assert queue.state(B) == "suspended", "it goes on where it was"
+    leased = queue.take_one("two")
+    assert (leased.site, leased.may_be_alias) == (B, False)
+    assert queue.checkpoint(B)[:2] == ([b"delta 1"], ["/x"])
+    assert queue.discover([Newcomer(B, b"seed")], 0) == [0]
+    assert queue.depth().records == before + 2
+
+
+@pytest.mark.parametrize("how", ["block", "pause", "forget", "resume"])
+def test_who_is_not_crawled_has_no_aliases(queue: Driver, agents: tuple[str, str], how: str) -> None:
+    queue.add(A)
+    link(queue, B, C)
+    held = take_roots(queue, A, B, C)
+    for one in held.values():
+        queue.leave("one", one, "returned", known=9, done=3, done_hash=7)
+    assert left_out(queue, B)
+    assert queue.offer([Offer(B, ["/x"], 2)]) == [0]
+    assert queue.checkpoint(A)[1] == ["2 0\n/x"], "what is offered to an alias goes to its original"
+    if how == "forget":
+        assert queue.forget(A) == 1
+    else:
+        queue.order(B if how == "resume" else A, how)
+    assert queue.state(B) == "suspended"
+    assert queue.checkpoint(B)[:2] == ([b"delta 1"], ["2 0\n/x"]), "and comes to it as well"
+    assert queue.details(B)["why"] == ""
+    assert likeness(queue, B) == ({"no_alias_of": A} if how == "resume" else {})
+    assert likeness(queue, C) == ({"may_be_alias_of": A} if how == "resume" else {})
+    assert B in {one.site for one in queue.take("two", 9)}
+
+
+def test_what_differs_is_never_compared_again(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    link(queue, B)
+    held = take_roots(queue, A, B)
+    queue.leave("one", held[B], "returned")
+    assert judged(queue, "no") == [B]
+    again = queue.take_one("one")
+    assert not again.may_be_alias
+    assert queue.publish("one", [delivery(again, 1, root=ROOT_MARK)]) == [("OK", "")]
+    assert likeness(queue, B) == {"no_alias_of": A}
+    queue.leave("one", again, "finished")
+    queue.leave("one", held[A], "finished")
+    assert queue.to_compare(9) == []
+
+
+def test_a_site_that_is_walked_again_is_compared_anew(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    link(queue, B)
+    held = take_roots(queue, A, B)
+    queue.leave("one", held[A], "finished")
+    queue.leave("one", held[B], "returned")
+    assert left_out(queue, B)
+    time = queue.server_ms()
+    assert queue.discover([Newcomer(A, b"")], 0, again=True) == [2]
+    assert queue.state(B) == "waiting", "from its root"
+    assert queue.to_compare(9) == []
+    assert likeness(queue, B) == {"may_be_alias_of": A}
+    queue.leave("one", queue.take_one("one"), "returned")
+    queue.leave("one", queue.take_one("one"), "returned")
+    (one,) = queue.to_compare(9)
+    assert (one.record.site, one.name) == (B, A)
+    assert one.since_ms >= time, "by pages that are loaded from then on"
+
+
+def test_aliases_of_an_alias_are_its_original_s(queue: Driver, agents: tuple[str, str]) -> None:
+    """The first of three was found by a link; the one that is given as a seed has the same pages."""
+    link(queue, A, B)
+    held = take_roots(queue, A, B)
+    queue.leave("one", held[B], "returned", known=9, done=3, done_hash=7)
+    assert left_out(queue, B)
+    queue.add(C)
+    take_roots(queue, C)
+    queue.leave("one", held[A], "returned", known=9, done=3, done_hash=7)
+    assert likeness(queue, A) == {"may_be_alias_of": C}
+    assert left_out(queue, A)
+    assert [queue.details(one)["why"] for one in (A, B)] == [C, C]
+    assert queue.offer([Offer(B, ["/x"])]) == [0]
+    assert "/x" in queue.checkpoint(C)[1]
+    queue.order(C, "block")
+    assert [queue.state(one) for one in (A, B)] == ["suspended", "suspended"]
+
+
+def test_an_alias_is_not_left_out_while_it_is_held(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    link(queue, B)
+    held = take_roots(queue, A, B)
+    number = queue.lock("opener", "star", 10)
+    (one,) = queue.to_compare(9)
+    assert not queue.leave_out("star", number, one, Progress(9, 3, 7), b"left out")
+    queue.give_back("star", number, one)
+    assert queue.renew("one", 0).suspend == [B]
+    queue.leave("one", held[B], "suspended", known=9, done=4)
+    assert not queue.leave_out("star", number, one, Progress(9, 3, 7), b"left out"), "it was read before"
+    assert left_out(queue, B)
+    with pytest.raises(LockLostError):
+        queue.judge("comet", number, [(one, "no")])
+    with pytest.raises(LockLostError):
+        queue.hand_on("comet", number, A, [Offer(A, ["/x"])])
+
+
+def test_an_alias_of_an_older_version_may_be_opened(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    queue.leave("one", queue.take_one("one"), "finished")
+    queue.leave("one", queue.take_one("one"), "finished")
+    queue.raw.hset(bucket(B), B, f"a {ADDRESS}")
+    queue.raw.hincrby(BASE + "count", "finished", -1)
+    queue.raw.hincrby(BASE + "count", "alias", 1)
+    queue.raw.hset(BASE + "why", B, A)
+    assert queue.offer([Offer(B, ["/x"])]) == [0]
+    assert [one.entries for one in queue.offered([A], 9)] == [["/x"]]
+    queue.order(B, "resume")
+    assert queue.take_one("one").site == B
 
 
 def test_a_root_whose_site_was_forgotten_goes_to_the_next(queue: Driver, agents: tuple[str, str]) -> None:
-    queue.add(A, B)
+    link(queue, A, B)
     a, b = queue.take("one", 2)
-    queue.send("one", delivery(a, 1, root="root"))
+    queue.send("one", delivery(a, 1, root=ROOT_MARK, given=1))
     queue.leave("one", a, "finished")
     queue.forget(A)
-    assert queue.send("one", delivery(b, 1, root="root")) == ["OK"]
-    queue.add(A)
+    assert queue.publish("one", [delivery(b, 1, root=ROOT_MARK)]) == [("OK", "")]
+    link(queue, A)
     a = queue.take_one("one")
-    assert queue.publish("one", [delivery(a, 1, root="root")]) == [("ALIAS", B)]
+    assert queue.publish("one", [delivery(a, 1, root=ROOT_MARK)]) == [("OK", B)]
 
 
 # --- leave ---
@@ -548,9 +726,9 @@ def test_leave_tells_how_much_is_known_and_done(queue: Driver, agents: tuple[str
     a, b = queue.take("one", 2)
     assert queue.raw.hget(bucket(A), A).decode() == f"w - {a.token} one site", "no byte before the first"
     queue.leave("one", a, "returned", known=12, done=5)
-    queue.leave("one", b, "alias", detail=A, known=3, done=1)
+    queue.leave("one", b, "finished")
     assert figures(queue, A) == (12, 5)
-    assert figures(queue, B) == (0, 0), "its pages are the other's"
+    assert figures(queue, B) == (0, 0)
     again = queue.take_one("two")
     record = queue.record(A)
     assert (record.known, record.done, record.token, record.agent) == (12, 5, again.token, "two")
@@ -1125,6 +1303,9 @@ def test_orders_are_told_to_the_tables(queue: Driver, agents: tuple[str, str]) -
     assert queue.forget(A, record=b"forget") == 1
     assert queue.forget(A, record=b"of an unknown site") == 0
     told = [fields[b"r"] for _, fields in queue.raw.xrange(BASE + "results")]
+    opened = decode({b"v": VERSION, b"r": told.pop(4)})[0]
+    assert isinstance(opened, SiteOpened)
+    assert (opened.site, opened.known, opened.pending) == (A, 0, 0)
     assert told == [b"pause", b"resume", b"block", b"resume", b"budget", b"no budget", b"forget"]
 
 
@@ -1235,6 +1416,77 @@ def test_paths_may_be_given_to_a_held_site(queue: Driver, agents: tuple[str, str
     assert not queue.leave("one", leased, "finished")
     assert queue.checkpoint(A)[1] == ["/", "/x\n/y"]
     assert queue.leave("one", leased, "finished", detail=2)
+
+
+def kept(queue: Driver) -> dict[bytes, bytes]:
+    """The server's data as they are now."""
+    return {key: queue.raw.dump(key) for key in queue.raw.keys("*")}
+
+
+def set_back(queue: Driver, data: dict[bytes, bytes]) -> None:
+    """As a power cut or a failover leaves the server."""
+    queue.raw.flushdb()
+    for key, value in data.items():
+        queue.raw.restore(key, 0, value)
+
+
+def test_an_agent_whose_offers_the_server_lost_has_to_start_over(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    """Before it publishes the page that names them, and before it is given a page to fetch again."""
+    queue.add(A, B)
+    leased = queue.take_one("one")
+    queue.offer([Offer(B, ["/x"])], agent="one")
+    data = kept(queue)
+    queue.offer([Offer(B, ["/y"])], agent="one")
+    queue.offer([Offer(B, ["/z"])], agent="two")
+    queue.send("one", delivery(leased, 1))
+    set_back(queue, data)
+    before = queue.depth().records
+    for call in (
+        lambda: queue.send("one", delivery(leased, 1)),
+        lambda: queue.take("one"),
+        lambda: queue.offer([Offer(B, ["/x"])], agent="one"),
+        lambda: queue.take("two"),
+    ):
+        with pytest.raises(QueueOlderError):
+            call()
+    assert queue.depth().records == before
+    assert queue.is_older("one")
+    queue.part("one")
+    queue.join("one", {})
+    assert not queue.is_older("one")
+    assert {one.site for one in queue.take("one", 2)} == {A, B}
+    assert queue.given(B, 0) == ["/", "/x"]
+    assert queue.is_older("two"), "each agent starts over by itself"
+
+
+def test_offers_that_the_server_has_hold_nobody_up(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A, B)
+    queue.offer([Offer(B, ["/x"])], agent="one")
+    data = kept(queue)
+    leased = queue.take_one("one")
+    set_back(queue, data)
+    assert not queue.is_older("one")
+    assert queue.send("one", delivery(leased, 1)) == ["STALE"]
+    assert queue.take_one("one").site == A
+    # An agent that was swept has no session to lose offers of.
+    queue.offer([Offer(B, ["/x"])], agent="nobody")
+    assert queue.raw.exists(BASE + "agent:nobody") == 0
+
+
+def test_a_site_whose_last_delivery_the_server_lost_is_not_finished(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    queue.add(A)
+    leased = queue.take_one("one")
+    queue.send("one", delivery(leased, 1))
+    data = kept(queue)
+    queue.send("one", delivery(leased, 2))
+    set_back(queue, data)
+    with pytest.raises(StaleLeaseError):
+        queue.leave("one", leased, "finished", seq=2)
+    assert queue.leave("one", leased, "returned", seq=1)
 
 
 def test_restore_brings_back_what_is_not_known(queue: Driver, agents: tuple[str, str]) -> None:
@@ -1586,7 +1838,7 @@ def test_a_root_of_what_is_no_record_holds_up_nobody_else(queue: Driver, agents:
     one, two = queue.take("one", 2)
     assert queue.send("one", delivery(one, 1, root="192.0.2.1 abc")) == ["OK"]
     record = harm(queue, one.site)
-    assert queue.send("one", delivery(two, 1, root="192.0.2.1 abc")) == ["ALIAS"]
+    assert queue.send("one", delivery(two, 1, root="192.0.2.1 abc")) == ["OK"]
     queue.raw.hset(bucket(one.site), one.site, record)
 
 
@@ -1642,12 +1894,12 @@ def test_what_an_agent_cannot_hold_is_named(
 
 def test_a_name_that_is_none_is_named_by_its_key(queue: Driver) -> None:
     queue.raw.zadd(BASE + "wake:status", {b"\xff": 1})
-    queue.raw.hset(BASE + "reopen", b"\xff", 1)
+    queue.raw.zadd(BASE + "undecided", {b"\xff": 1})
     queue.raw.sadd(BASE + "parked", b"\xff")
     queue.raw.rpush(BASE + "hour:5", b"\xff")
     for name, call in {
         "wake:status": lambda: queue.due("status", 5),
-        "reopen": lambda: queue.to_reopen(5),
+        "undecided": lambda: queue.to_decide(5),
         "parked": queue.parked,
         "hour:5": lambda: queue.hour_line(5, 5),
     }.items():
@@ -1701,7 +1953,8 @@ def everything(queue: Driver) -> None:
     queue.leave("one", taken[0], "finished")
     queue.leave("one", taken[1], "suspended")
     queue.leave("one", taken[2], "later", due_ms=later, reason="rests")
-    queue.leave("one", taken[3], "alias", detail=sites[2])
+    queue.leave("one", taken[3], "finished")
+    queue.restore([Restored(C, "alias", why=sites[2])])
     queue.order(taken[4].site, "pause")
     queue.order(sites[9], "pause")
     queue.order(sites[10], "block")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.sites.queue import HandedIn, Leased, Newcomer
+from crawler.sites.queue import HandedIn, Leased, Newcomer, Restored
 from tests.queue_driver import BASE, Driver, driver
 from tests.servers import RunningServer
 
@@ -62,12 +62,12 @@ def test_what_has_a_due_time_keeps_it(queue: Driver) -> None:
 def test_who_is_blocked_or_an_alias_has_none_until_it_is_resumed(queue: Driver) -> None:
     queue.add(A, B)
     queue.order(A, "block")
-    held = queue.take_one("one")
-    queue.leave("one", held, "alias", detail="http://z.example")
+    queue.restore([Restored(C, "alias", why=B)])
     queue.monitor("status")
-    assert due(queue) == {}
+    assert set(due(queue)) == {B}
     queue.order(A, "resume")
-    assert set(due(queue)) == {A}
+    queue.order(C, "resume")
+    assert set(due(queue)) == {A, B, C}
 
 
 def test_sites_are_handed_in_together(queue: Driver) -> None:

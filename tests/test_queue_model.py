@@ -96,7 +96,7 @@ class Site:
     offered: list[str] = field(default_factory=list)  # entries that nothing was decided of
     rootless: bool = False  # it began with other pages than its root
     given: bool = False  # its holder will hear of paths
-    stands_for: str = ""  # of an alias: the site that came first
+    linked: bool = False  # it was found by a link, and not given since
 
     def undo(self) -> None:
         if self.figures:
@@ -141,7 +141,6 @@ class Walk:
         self.now = 0  # in units
         self.start_ms = int(self.raw.time()[0]) * 1000
         self.last_token = 0
-        self.roots: dict[str, str] = {}
         self.records = 0
         self.hungry: dict[str, int] = {}  # agent -> sites it asked for in vain
         self.most_sites = SITES - 20
@@ -357,9 +356,6 @@ class Walk:
 
     def _delivery(self, leased: Leased, work: str, seq: int) -> Delivery:
         number = self.random.choices((seq + 1, seq, seq + 2, seq - 1), (20, 3, 1, 1))[0]
-        root = (
-            f"{self.address[leased.site]} {self.random.randrange(40)}" if self.random.random() < 0.05 else ""
-        )
         loads = work == "site"  # other works have no journal
         return Delivery(
             leased.site,
@@ -367,7 +363,7 @@ class Walk:
             max(0, number),
             delta=self.random.choice((b"", b"delta", b"delta")) if loads else b"",
             fold=loads and self.random.random() < 0.1,
-            root=root,
+            root="",
             records=[(b"record", self.random.choice((b"", b"12345678")))] * self.random.randint(0, 3),
             delay_ms=self.random.choice((0, UNIT_MS // 2, 2 * UNIT_MS + UNIT_MS // 2)),
             until_ms=self.random.choice((0, self.due_ms(-2), self.due_ms(self.random.randint(1, 5)))),
@@ -395,11 +391,6 @@ class Walk:
             self.records += len(made.records)
             site.checkpoint = bool(made.delta) or (site.checkpoint and not made.fold)
             del site.paths[: made.given]
-        if made.root:
-            first = self.roots.setdefault(made.root, made.site)
-            if first != made.site and first in self.sites:
-                return "ALIAS", first
-            self.roots[made.root] = made.site
         return verdict, ""
 
     async def locate(self) -> None:
@@ -433,9 +424,7 @@ class Walk:
     async def leave(self) -> None:
         actor = self.actor()
         if actor and (mine := self._one_of_mine(actor)):
-            how = self.random.choices(
-                ("finished", "returned", "suspended", "later", "alias"), (4, 4, 3, 3, 0.3)
-            )[0]
+            how = self.random.choices(("finished", "returned", "suspended", "later"), (4, 4, 3, 3))[0]
             await self._leave(actor, mine[0].site, how)
 
     async def _leave(
@@ -446,10 +435,6 @@ class Walk:
         site = self.sites.get(name)
         if how == "finished" and work == "site" and site:
             detail = len(site.paths) if self.random.random() < 0.8 else max(0, len(site.paths) - 1)
-        if how == "alias":
-            detail = self.universe[0]
-            if work == "site" and owns and site:
-                site.stands_for = self.universe[0]
         units = self.random.randint(0, 9)
         due = 0
         if how == "later" or (
@@ -484,7 +469,7 @@ class Walk:
         assert left
         del actor.mine[name]
         self.records += report != b""
-        if work == "site" and how != "alias" and known:
+        if work == "site" and known:
             site.figures = f"{done}/{known}/{done_hash:x}"
         self._left(site, how, self.now + units + 0.5 if due else 0.0, str(detail))
 
@@ -492,14 +477,14 @@ class Walk:
         work = site.work
         site.agent, site.token, site.work, site.stop, site.suspend = "", "", "", False, False
         site.given = False
-        if site.state == "b" or (work == "site" and how in ("finished", "alias")):
+        if site.state == "b" or (work == "site" and how == "finished"):
             site.checkpoint, site.paths = False, []
         if work != "site":
             return
         if how == "parked":
             site.address = detail
         if site.state != "b":
-            site.state = {"finished": "f", "alias": "a", "later": "l"}.get(how, site.unfinished())
+            site.state = {"finished": "f", "later": "l"}.get(how, site.unfinished())
         site.due = due
         site.rests = due if how in ("later", "returned") and site.state in "wsl" else 0.0
         site.planned = how == "suspended"
@@ -586,14 +571,17 @@ class Walk:
             self._begin(site, "" if one.paths in ((), ("/",)) else "\n".join(one.paths))
             return 1
         entry = "" if one.paths in ((), ("/",)) else "\n".join(one.paths)
-        if site.state == "f" and anew:
-            site.state = "w"
+        self.records += site.linked and one.record != b""
+        site.linked = False
+        if site.state in "fa" and anew:
+            site.state, site.checkpoint = "w", False
             site.undo()
             if entry:
                 self._begin(site, entry)
             return 2
-        self._receive(one.site, entry)
-        return 0
+        if site.state == "a":
+            site.state = site.unfinished()
+        return min(self._receive(one.site, entry), 0)
 
     def _begin(self, site: Site, entry: str) -> None:
         if entry:
@@ -603,8 +591,10 @@ class Walk:
     def _receive(self, name: str, entry: str) -> int:
         """An entry for a site that is known: what the server answers."""
         site = self.sites.get(name)
-        if site and site.state == "a" and site.stands_for:
-            site = self.sites.get(site.stands_for)
+        if site and site.state == "a":
+            if entry.strip("02 \n") in ("", "/"):
+                return 0
+            self._give(site, entry)
         if not site or site.state in "ab":
             return -2
         if not site.rootless and entry.strip("02 \n") in ("", "/"):
@@ -647,7 +637,7 @@ class Walk:
             return -2
         if len(self.sites) >= self.most_sites:
             return -1
-        self.sites[one.site] = site = Site()
+        self.sites[one.site] = site = Site(linked=True)
         self.records += 1
         self._begin(site, one.entry)
         if one.with_root and site.rootless:
@@ -662,8 +652,9 @@ class Walk:
         known = {}
         for name in await self.queue.to_decide(3):
             site = self.sites[name]
-            known[name] = self.random.randint(1, len(site.offered))
-            self._hand_over(site, known[name], opens=False)
+            known[name] = self.random.randint(0, len(site.offered))
+            taken = known[name] if site.state == "f" else len(site.offered)
+            self._hand_over(site, taken, opens=False)
         await self.queue.decide("star", number, known)
 
     async def reopen(self) -> None:
@@ -707,7 +698,7 @@ class Walk:
     def _ordered(self, site: Site, order: str) -> None:
         if order == "resume":
             site.paused, site.stop = False, False
-            if site.state == "b":
+            if site.state in "ab":
                 site.state = site.unfinished()
                 if site.state == "w":
                     site.undo()
@@ -841,7 +832,9 @@ class Walk:
             assert found.paths.get(name, []) == site.paths, f"paths of {name}: {site}"
             assert found.offered.get(name, []) == site.offered, f"offered to {name}: {site}"
             assert (name in found.rootless) == site.rootless, f"root of {name}: {site}"
-        assert self.raw.xlen(BASE + "results") == self.records
+        entries = self.raw.xrange(BASE + "results")
+        # What the script itself tells of sites that it opens comes beside what it was given.
+        assert sum(b'"opened"' not in fields[b"r"] for _, fields in entries) == self.records
         self.check_reachable(found)
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.sites.queue import HELD_UP_MS, LockLostError, Newcomer, Offer
+from crawler.sites.queue import ENTRY_CHARACTERS, HELD_UP_MS, LockLostError, Newcomer, Offer, read_entry
 from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
 
@@ -212,16 +212,17 @@ def test_a_finished_site_is_opened_again_for_what_was_offered(queue: Driver) -> 
     finished(queue, A, B)
     assert queue.offer([Offer(A, ["/x", "/y"], 3, 1), Offer(B, ["/x"])]) == [0, 0]
     assert queue.offer([Offer(A, ["/z"])]) == [0]
-    assert (sorted(queue.to_decide(9)), queue.to_reopen(9), queue.undecided()) == ([A, B], {}, 2)
-    assert queue.offered([A, B]) == [["3 1\n/x\n/y", "/z"], ["/x"]]
+    assert ([*queue.to_decide(9)], queue.undecided()) == ([A, B], 2)
+    assert offered(queue, A, B) == [["3 1\n/x\n/y", "/z"], ["/x"]]
+    assert queue.offered([A], 1)[0].entries == ["3 1\n/x\n/y"]
     number = queue.lock("opener", "c", 10)
     queue.decide("c", number, {B: 1})
-    assert (queue.state(B), queue.to_decide(9)) == ("finished", [A]), "nothing of it was new"
+    assert (queue.state(B), [*queue.to_decide(9)]) == ("finished", [A]), "nothing of it was new"
     queue.offer([Offer(A, ["/late"])])
     assert queue.reopen("c", number, A, b"checkpoint", 2)
     assert queue.state(A) == "suspended"
     assert queue.checkpoint(A)[:2] == ([b"checkpoint"], ["3 1\n/x\n/y", "/z"])
-    assert queue.offered([A]) == [["/late"]]
+    assert offered(queue, A) == [["/late"]]
     assert not queue.reopen("c", number, A, b"checkpoint", 1)
     assert queue.checkpoint(A)[1] == ["3 1\n/x\n/y", "/z", "/late"], "what came late goes along"
     assert queue.undecided() == 0
@@ -230,17 +231,17 @@ def test_a_finished_site_is_opened_again_for_what_was_offered(queue: Driver) -> 
     assert queue.leave("two", leased, "finished", detail=3)
     queue.offer([Offer(A, ["/more"])])
     assert queue.reopen("c", number, A, b"", 1), "nothing is to be loaded after all"
-    assert (queue.state(A), queue.undecided(), queue.offered([A])) == ("finished", 0, [[]])
+    assert (queue.state(A), queue.undecided(), offered(queue, A)) == ("finished", 0, [[]])
 
 
 def test_what_is_noted_since_the_tables_were_read_keeps_a_site_to_be_opened(queue: Driver) -> None:
     finished(queue, A)
     number = queue.lock("opener", "c", 10)
     queue.plan_reopening([A])
-    assert queue.to_reopen(9) == {A: 1}
+    assert queue.offered([A], 9)[0].noted == 1
     queue.plan_reopening([A])
     assert queue.reopen("c", number, A, b"checkpoint", 0, noted=1)
-    assert queue.to_reopen(9) == {A: 2}
+    assert queue.offered([A], 9)[0].noted == 2
     queue.leave("two", queue.take_one("two"), "finished")
     assert queue.reopen("c", number, A, b"checkpoint", 0, noted=2)
     assert queue.undecided() == 0
@@ -257,7 +258,7 @@ def test_one_coordinator_decides(queue: Driver) -> None:
     ):
         with pytest.raises(LockLostError):
             call()
-    assert queue.to_decide(9) == [A]
+    assert [*queue.to_decide(9)] == [A]
 
 
 def test_a_site_that_is_being_loaded_is_given_what_is_offered(queue: Driver) -> None:
@@ -286,6 +287,108 @@ def test_a_site_that_is_new_is_queued_by_an_offer_with_a_record(queue: Driver) -
     assert queue.checkpoint(B)[1] == ["/x", "1 0\n/"], "this one began without"
 
 
+def offered(queue: Driver, *sites: str) -> list[list[str]]:
+    """The entries that wait for a coordinator."""
+    return [one.entries for one in queue.offered(sites, 99)]
+
+
+def test_what_is_noted_of_an_unfinished_site_waits_until_it_is_finished(queue: Driver) -> None:
+    queue.add(A)
+    leased = queue.take_one("two")
+    queue.send("two", delivery(leased, 1, 0))
+    queue.leave("two", leased, "suspended", known=1)
+    queue.plan_reopening([A, "https://not-known.example"])
+    assert queue.undecided() == 0, "nothing of it can be decided now"
+    queue.send("two", delivery(leased := queue.take_one("two"), 1, 0, sends_back=True))
+    queue.leave("two", leased, "later", due_ms=queue.server_ms() + 60_000)
+    queue.order(A, "pause")
+    assert queue.undecided() == 0
+    queue.order(A, "resume")
+    queue.pass_time(60_000)
+    queue.leave("two", queue.take_one("two"), "finished")
+    before = queue.server_ms()
+    ((site, since),) = queue.to_decide(9).items()
+    assert (site, since <= before) == (A, True)
+    assert queue.offered([A], 9)[0].noted == 2
+
+
+def test_a_site_that_is_finished_since_it_was_read_keeps_what_was_offered(queue: Driver) -> None:
+    """A coordinator has read that it is unfinished, and compared nothing."""
+    finished(queue, A)
+    queue.offer([Offer(A, ["/x"]), Offer(A, ["/y"])])
+    number = queue.lock("opener", "c", 10)
+    assert queue.reopen("c", number, A, b"checkpoint", 1)
+    ((_, before),) = queue.to_decide(9).items()
+    leased = queue.take_one("two")
+    queue.raw.zadd(BASE + "undecided", {A: before - 5})
+    assert queue.leave("two", leased, "finished", detail=1)
+    assert queue.to_decide(9)[A] >= before, "its last pages are to be stored first"
+    queue.decide("c", number, {A: 0})
+    assert offered(queue, A) == [["/y"]]
+    queue.discover([Newcomer(A, b"")], 0, again=True)
+    queue.decide("c", number, {A: 0})
+    assert (queue.checkpoint(A)[1], queue.undecided()) == (["/", "/y"], 0)
+
+
+def test_what_is_published_later_is_waited_for_too(queue: Driver) -> None:
+    """Pages that a second delivery sends back come to the tables behind it."""
+    finished(queue, A)
+    queue.plan_reopening([A])
+    queue.raw.zadd(BASE + "undecided", {A: 5})
+    queue.offer([Offer(A, ["/x"])])
+    assert queue.to_decide(9) == {A: 5}, "an offer comes with no page"
+    queue.plan_reopening([A])
+    assert queue.to_decide(9)[A] > 5
+
+
+def test_sites_are_decided_of_in_the_order_in_which_they_wait(queue: Driver) -> None:
+    sites = [f"https://s{number}.example" for number in range(30)]
+    finished(queue, *sites)
+    for number, site in enumerate(reversed(sites)):
+        queue.offer([Offer(site, ["/x"])])
+        queue.raw.zadd(BASE + "undecided", {site: number})
+    assert [*queue.to_decide(9)] == sites[::-1][:9]
+
+
+def test_a_root_that_is_refused_is_taken_later(queue: Driver) -> None:
+    queue.discover([Newcomer(A, b"", ("/x",))], 0)
+    queue.raw.rpush(BASE + f"paths:{A}", *["/x"] * 10_000)
+    assert queue.offer([Offer(A, ["/"])]) == [-3]
+    queue.raw.ltrim(BASE + f"paths:{A}", 10_000, -1)
+    assert queue.offer([Offer(A, ["/"])]) == [0]
+    assert queue.checkpoint(A)[1][-1] == "/"
+
+
+def test_what_waits_for_a_site_is_bounded_by_its_size(queue: Driver) -> None:
+    paths = [f"/{number:0100}" for number in range(1000)]
+    finished(queue, B)
+    queue.add(A)
+    assert queue.offer([Offer(A, paths, 2), Offer(B, paths), Offer(C, paths, record=b"r")]) == [0, 0, 1]
+    assert queue.discover([Newcomer(B, b"", tuple(paths)), Newcomer(A, b"")], 0) == [0, 0]
+    given = {site: queue.checkpoint(site)[1] for site in (A, C)} | {B: offered(queue, B)[0]}
+    for site, entries in given.items():
+        assert max(map(len, entries)) <= ENTRY_CHARACTERS + 10
+        found = [path for entry in entries for path in read_entry(entry).paths]
+        assert found == {A: ["/", *paths], B: paths * 2, C: paths}[site]
+    queue.raw.rpush(BASE + f"offered:{B}", *["/x"] * 9_950)
+    assert queue.offer([Offer(B, paths)]) == [-3]
+
+
+def test_keys_of_the_version_before_are_read(queue: Driver) -> None:
+    queue.claim_prefix("site")
+    finished(queue, A, B)
+    queue.add(C)
+    queue.offer([Offer(A, ["/x"])])
+    queue.raw.delete(BASE + "undecided")
+    queue.raw.sadd(BASE + "undecided", A)
+    queue.raw.sadd(BASE + "reopen", B, C)
+    queue.raw.hset(BASE + "count", "plan", 7)
+    assert queue.claim_prefix("site") == "site"
+    assert sorted(queue.to_decide(9)) == [A, B]
+    assert [one.noted for one in queue.offered([A, B, C], 9)] == [0, 1, 1]
+    assert queue.lock("opener", "c", 10) > 7
+
+
 def test_links_to_one_site_are_bounded(queue: Driver) -> None:
     queue.add(A)
     queue.raw.rpush(BASE + f"paths:{A}", *["/x"] * 10_000)
@@ -299,7 +402,7 @@ def test_what_is_forgotten_or_paused_is_not_opened(queue: Driver) -> None:
     queue.offer([Offer(A, ["/x"])])
     queue.pack(A, "revive", b"asking")
     assert queue.forget(A) == 1
-    assert (queue.undecided(), queue.offered([A]), queue.packet(A, "revive")) == (0, [[]], b"")
+    assert (queue.undecided(), offered(queue, A), queue.packet(A, "revive")) == (0, [[]], b"")
     queue.order(B, "pause")
     queue.plan_reopening([B, "https://nobody.example"])
     number = queue.lock("opener", "c", 10)

@@ -25,6 +25,9 @@ from tests.servers import eventually
 
 SITE = "https://a.example"
 OUTCOMES = ("stored", "failed", "redirected")
+DENIED = Page(
+    site=SITE, path="/no", fetched_at=2_000, outcome="denied", status=-9, agent="h-1", run="r", seq=1
+)
 
 
 def turn(number: int, fetched_at: int) -> Page:
@@ -80,6 +83,7 @@ def test_figures_of_many_stretches_are_those_of_the_whole(
     put(
         engine, [turn(n, 5_000 + n) for n in range(0, 300, 50)]
     )  # some again: ids have gaps on two of the three
+    put(engine, [DENIED])  # which was not fetched
     whole, since = summary(engine), turns_since(engine, 1_100)
     assert (whole["stored"], whole["failed"], whole["redirected"]) == (100, 100, 100)
     assert (whole["bytes"], whole["failed_by_status"]) == (1_000, {404: 100})

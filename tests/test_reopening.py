@@ -5,17 +5,24 @@ What is new is found in the tables of every database; what is known opens nothin
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
+from scrapy.settings import Settings
 from sqlalchemy import Engine
 
-from crawler.records import Page
+from crawler.records import Page, hash64, set_hash
+from crawler.sites.queue import LockLostError, Newcomer, Offer, Restored
+from crawler.store import reopening
 from crawler.store.database import transaction
-from crawler.store.reopening import HASHES_AT_A_TIME, unknown_of
+from crawler.store.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
 from crawler.store.writing import Stored, store
 from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
-from tests.servers import eventually
+from tests.queue_driver import BASE, Driver, driver
+from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite, links
 from tests.test_offers import leaf, leaves, sites
 
@@ -43,14 +50,112 @@ def test_paths_that_the_tables_do_not_have(kind: str, filled: OpenTables) -> Non
     engine = filled(kind)
     many = [f"/{number}" for number in range(HASHES_AT_A_TIME + 9)]
     put(engine, A, "/", *many)
-    put(engine, B, "/é")
-    offered = {A: ["/", "/é", "/new", *many], B: ["/", "/é", "/1"], "https://c.example": ["/"]}
-    assert unknown_of(engine, offered) == {
-        A: {"/é", "/new"},
+    put(engine, B, "/%C3%A9")
+    offered = {A: ["/", "/%C3%A9", "/new", *many], B: ["/", "/%C3%A9", "/1"], "https://c.example": ["/"]}
+    assert unknown_of(engine, {site: dict.fromkeys(paths, 0) for site, paths in offered.items()}) == {
+        A: {"/%C3%A9", "/new"},
         B: {"/", "/1"},
         "https://c.example": {"/"},
     }
     assert unknown_of(engine, {}) == {}
+
+
+# --- A coordinator's decisions ----------------------------------------------------------------------------
+
+
+class Opener:
+    """A coordinator that decides of a queue's sites when it is asked to."""
+
+    def __init__(self, queue: Driver, engine: Engine) -> None:
+        self.queue, self.engine = queue, engine
+        self._reopening = Reopening(Settings({"REDIS_URL": queue.server.url}), queue.options, "c")
+
+    def finish(self, *sites: str, pages: int = 1) -> None:
+        """Sites whose pages are `/`, `/1` and so on."""
+        paths = ["/", *(f"/{number}" for number in range(1, pages))]
+        for site in sites:
+            put(self.engine, site, *paths)
+        done = {site: set_hash(hash64(site + path) for path in paths) for site in sites}
+        figures = {"known": pages, "done": pages}
+        self.queue.restore([Restored(site, "finished", done_hash=done[site], **figures) for site in sites])
+
+    def decide(self) -> bool:
+        return self._reopening.decide(self.engine)
+
+    def close(self) -> None:
+        self._reopening.close()
+
+
+@pytest.fixture
+def opener(valkey: RunningServer, filled: OpenTables) -> Iterator[Opener]:
+    with driver(valkey, max_pages_per_site=0) as queue:
+        made = Opener(queue, filled("sqlite"))
+        yield made
+        made.close()
+
+
+def test_every_site_gets_its_turn_however_many_wait(opener: Opener) -> None:
+    """The stream is never empty, as under a crawl; what is in it is always younger than what waits."""
+    many = 3 * SITES_AT_A_TIME
+    names = [f"https://s{number}.example" for number in range(many)]
+    opener.finish(*names, pages=2)
+    opener.queue.offer([Offer(site, ["/", "/1"]) for site in names])
+    for _ in range(4):
+        eventually(lambda: opener.queue.server_ms() > newest(opener.queue), "the next record is younger")
+        opener.queue.tell([b"record"])
+        trim(opener.queue)
+        opener.decide()
+    assert opener.queue.undecided() == 0
+
+
+def newest(queue: Driver) -> int:
+    """When the last of the sites came to wait."""
+    rows = queue.raw.zrange(BASE + "undecided", -1, -1, withscores=True)
+    return int(rows[0][1]) if rows else 0
+
+
+def trim(queue: Driver) -> None:
+    """All records but the last are stored."""
+    entries = queue.raw.xrange(BASE + "results")
+    for entry, _ in entries[:-1]:
+        queue.raw.xdel(BASE + "results", entry)
+
+
+def test_nothing_is_decided_before_what_was_published_is_stored(opener: Opener) -> None:
+    opener.finish(A, B)
+    opener.queue.tell([b"record"])
+    opener.queue.offer([Offer(A, ["/new"])])
+    opener.queue.plan_reopening([B])
+    assert not opener.decide()
+    opener.queue.raw.delete(BASE + "results")
+    assert opener.decide()
+    assert opener.queue.undecided() == 0
+    assert (opener.queue.state(A), opener.queue.state(B)) == ("suspended", "finished")
+
+
+def test_the_lock_is_kept_as_long_as_a_site_is_read(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site of a million pages is read for longer than the lock holds by itself."""
+    monkeypatch.setattr(reopening, "LOCK_SECONDS", 1.0)
+    opener.finish(A)
+    queue = opener.queue
+    number = queue.lock("opener", "c", 1.0)
+    decision = reopening._Decision(opener.engine, queue.queue, queue.options, "c", number)
+    queue.wait(decision._keeping_lock(lambda: time.sleep(2.0)))
+    assert queue.reopen("c", number, A, b"checkpoint", 0)
+    queue.raw.set(BASE + "opener", f"other {number + 1}")
+    with pytest.raises(LockLostError):
+        queue.wait(decision._keeping_lock(lambda: time.sleep(1.0)))
+
+
+def test_an_unfinished_site_with_pages_to_load_again_takes_no_time(opener: Opener) -> None:
+    opener.finish(A)
+    opener.queue.restore([Restored(B, "waiting")])
+    opener.queue.plan_reopening([B])
+    assert not opener.decide()
+    opener.queue.offer([Offer(A, ["/new"])])
+    opener.queue.discover([Newcomer(A, b"")], 0, again=True)
+    assert opener.decide()
+    assert opener.queue.checkpoint(A)[:2] == ([], ["/", "/new"]), "no checkpoint was made of its pages"
 
 
 @pytest.mark.parametrize("method", ["get", "head"])

@@ -23,11 +23,38 @@ MOST = 500_000
 
 
 def read(text: str | bytes, most_bytes: int = MOST) -> Rules:
-    return rules(200, text if isinstance(text, bytes) else text.encode(), "lowtide", most_bytes)
+    return rules(200, text if isinstance(text, bytes) else text.encode(), SITE, "lowtide", most_bytes)
 
 
 def allowed(text: str | bytes, path: str) -> bool:
     return read(text).allows(SITE + path, "lowtide")
+
+
+@pytest.mark.parametrize(
+    ("rule", "forbidden"),
+    [
+        ("https://staging.example.net/", False),
+        ("https://staging.example.net", False),
+        ("http://cdn.example.org/a", False),
+        ("HTTPS://Other.Test:8443/a?b", False),
+        ("https://user:secret@other.test/a", False),
+        ("https://한글.kr/a", False),
+        ("https://example.org/a", True),
+        ("http://www.example.org:80/a", True),
+        ("https://Example.ORG./a", True),
+        ("https://user@example.org/", True),
+        ("https://example.org?b", False),
+        # What no host can be is an error of the file, and the reading that forbids more counts.
+        ("https:///a", True),
+        ("https://a..b/a", True),
+    ],
+)
+def test_a_rule_of_another_host_says_nothing_of_this_one(rule: str, forbidden: bool) -> None:
+    assert allowed(f"User-agent: *\nDisallow: {rule}\n", "/a") is not forbidden
+    # It is a rule all the same: the names behind it are of another group.
+    both = f"User-agent: other\nDisallow: {rule}\nUser-agent: lowtide\nDisallow: /b\n"
+    assert allowed(both, "/a")
+    assert not allowed(both, "/b")
 
 
 # --- By status --------------------------------------------------------------------------------------------
@@ -35,7 +62,7 @@ def allowed(text: str | bytes, path: str) -> bool:
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
 def test_an_answer_is_read(status: int) -> None:
-    found = rules(status, b"User-agent: *\nDisallow: /a", "lowtide", MOST)
+    found = rules(status, b"User-agent: *\nDisallow: /a", SITE, "lowtide", MOST)
     assert found.available
     assert not found.allows(f"{SITE}/a", "lowtide")
     assert found.allows(f"{SITE}/b", "lowtide")
@@ -43,21 +70,21 @@ def test_an_answer_is_read(status: int) -> None:
 
 @pytest.mark.parametrize("status", [301, 304, 307, 400, 401, 403, 404, 410, 451, 499])
 def test_no_file_allows_everything(status: int) -> None:
-    found = rules(status, b"User-agent: *\nDisallow: /", "lowtide", MOST)
+    found = rules(status, b"User-agent: *\nDisallow: /", SITE, "lowtide", MOST)
     assert found == EVERYTHING
     assert found.allows(f"{SITE}/a", "lowtide")
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 599, *range(-1, -10, -1), -11, -12, -13])
 def test_no_answer_allows_nothing_for_now(status: int) -> None:
-    found = rules(status, b"User-agent: *\nAllow: /", "lowtide", MOST)
+    found = rules(status, b"User-agent: *\nAllow: /", SITE, "lowtide", MOST)
     assert found == UNAVAILABLE
     assert not found.allows(f"{SITE}/a", "lowtide")
 
 
 def test_a_refused_address_is_left_to_the_pages_to_tell() -> None:
     assert errors.status_code_of(errors.AddressRefused()) == ADDRESS_REFUSED
-    assert rules(ADDRESS_REFUSED, b"", "lowtide", MOST) == EVERYTHING
+    assert rules(ADDRESS_REFUSED, b"", SITE, "lowtide", MOST) == EVERYTHING
 
 
 # --- Whose rules ------------------------------------------------------------------------------------------
@@ -225,7 +252,7 @@ _LINES = st.sampled_from(
 @example(b"User-agent: *\nDisallow: /\xff%\xed", 500)
 @settings(max_examples=200, deadline=None)
 def test_no_file_does_harm(body: bytes, most: int) -> None:
-    found = rules(200, body, "lowtide", most)
+    found = rules(200, body, SITE, "lowtide", most)
     assert found.available
     assert found.crawl_delay is None or found.crawl_delay >= 0
     found.allows(f"{SITE}/%ED%95?%zz", "lowtide")

@@ -86,13 +86,11 @@ def test_rules_that_lie_where_nobody_may_go_forbid_everything(place: Place, valk
 
 
 def test_rules_that_cannot_be_decoded_are_read_as_they_come(place: Place, valkey: RunningServer) -> None:
-    """Some servers name an alphabet where an encoding is meant."""
+    """Some servers name an alphabet where an encoding is expected."""
     odd = Reply(200, {"Content-Type": "text/plain", "Content-Encoding": "utf-8"}, RULES)
     with SmallSite({"/robots.txt": odd, "*": links("/no")}, "127.0.1.1") as site:
-        crawl(place, valkey, site, DOWNLOAD_DELAY=0.5)
-        assert site.paths == ["/robots.txt", "/robots.txt", "/"]
-        first, second = site.times("/robots.txt")
-        assert second - first >= 0.45
+        crawl(place, valkey, site)
+        assert site.paths == ["/robots.txt", "/"]
         assert outcomes(valkey)[f"{site.site}/no"] == "denied"
 
 

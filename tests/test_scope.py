@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from crawler import options
 from crawler.options import OptionError
-from crawler.sites.scope import Scope
+from crawler.sites.scope import Scope, is_variant
 from tests.crawling import Place, fetched
 from tests.farm import Farm
 from tests.servers import RunningServer
@@ -80,6 +80,26 @@ def test_patterns_decide_about_pages() -> None:
     assert not made.has_page("https://a.example/blog")
     assert not made.has_page("https://a.example/docs/x.pdf")
     assert not made.has_page("https://b.example/?print=1")
+
+
+def test_patterns_that_say_what_pages_are_expected_do_not_close_sitemaps() -> None:
+    made = scope("any", SCOPE_INCLUDE="/docs/", SCOPE_EXCLUDE="/secret/")
+    paths = ["/map.xml", "/docs/map.xml", "/docs/secret/map.xml"]
+    assert made.sitemaps_of("https://a.example", paths) == paths[:2]
+    assert made.pages_of("https://a.example", paths) == paths[1:2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "so"),
+    [
+        ("http://a.example", "https://www.a.example:8443", True),
+        ("https://www.a.example", "https://a.example", True),
+        ("https://a.example", "https://b.a.example", False),
+        ("https://www.example", "https://example.org", False),
+    ],
+)
+def test_variants_of_a_site(one: str, other: str, so: bool) -> None:
+    assert is_variant(one, other) == is_variant(other, one) == so
 
 
 @pytest.mark.parametrize("setting", ["SCOPE_INCLUDE", "SCOPE_EXCLUDE"])

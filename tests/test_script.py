@@ -190,6 +190,54 @@ def test_a_script_that_is_in_no_project(place: Place, farm: Farm) -> None:
     assert stored(place.var / "crawl.db") == wanted(farm)
 
 
+CODE = """
+import json
+import sys
+
+from scrapy.crawler import {process} as Process
+from scrapy.utils.project import get_project_settings
+
+from crawler.command import exit_code_of
+
+settings = get_project_settings()
+for name, value in json.loads(sys.argv[2]).items():
+    settings.set(name, value)
+process = Process(settings)
+crawl = process.create_crawler("site")
+process.crawl(crawl, seeds=sys.argv[1])
+process.start()
+sys.exit(exit_code_of(crawl))
+"""
+
+
+@pytest.mark.parametrize("process", ["CrawlerProcess", "AsyncCrawlerProcess"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"SITE_SLTS": 3}, "unknown setting SITE_SLTS; did you mean SITE_SLOTS?"),
+        ({"SITE_SLOTS": "many"}, "SITE_SLOTS is 'many'"),
+        (
+            {"SITE_SLTS": 3, "EXTENSIONS_BASE": {"crawler.store.local.LocalServer": None}},
+            "unknown setting SITE_SLTS; did you mean SITE_SLOTS?",
+        ),
+    ],
+    ids=str,
+)
+def test_a_setting_of_a_script_that_cannot_be_used_is_refused(
+    place: Place, farm: Farm, process: str, given: dict[str, Any], said: str
+) -> None:
+    """The crawl never begins, so the exit code that the script asks for is 1."""
+    file = place.folder / "code.py"
+    file.write_text(CODE.format(process=process))
+    words = [sys.executable, str(file), farm.seeds[0], json.dumps(given)]
+    run = Run(words, place.environment(), ROOT, place.folder / "code").wait()
+    assert run.code == 1
+    assert said in run.err
+    assert "exit_code_of" not in run.err, "it raises nothing"
+    assert not farm.hits()
+    place.check_nothing_left()
+
+
 RAISES = """
 import sys
 

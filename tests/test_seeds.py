@@ -22,7 +22,7 @@ from tests.farm import Farm
     ("text", "site", "path"),
     [
         ("https://example.org", "https://example.org", "/"),
-        ("  https://Example.ORG:443/a?b=2&a=1#x ", "https://example.org", "/a?a=1&b=2"),
+        ("  https://Example.ORG:443/a?b=2&a=1#x ", "https://example.org", "/a?b=2&a=1"),
         ("http://example.org:8080/", "http://example.org:8080", "/"),
         ("example.org", "https://example.org", "/"),
         ("example.org:8443/a/b", "https://example.org:8443", "/a/b"),
@@ -200,7 +200,15 @@ def test_seeds_may_come_before_the_crawl(place: Place, tmp_path: Path) -> None:
         # A page that no link leads to may be a seed of a site that is being walked, or is walked again.
         before = fetched(farm.hits())
         run = place.run("seed", "--again", "--json", farm.seeds[0]).succeeded()
-        assert json.loads(run.out) == {"new": 0, "known": 0, "again": 1, "refused": 0, "bad": 0}
+        assert json.loads(run.out) == {
+            "new": 0,
+            "known": 0,
+            "again": 1,
+            "refused": 0,
+            "bad": 0,
+            "left_out": 0,
+            "blocked": 0,
+        }
         place.crawl(()).succeeded()
         again = fetched(farm.hits()) - before
         assert set(again) == farm.expected()[farm.site(0)]
@@ -212,6 +220,37 @@ def test_a_seed_below_the_root_is_where_the_walk_begins(place: Place) -> None:
         place.crawl([seed]).succeeded()
         assert place.stored() == {farm.site(0): {seed}}
         assert [hit.path for hit in farm.hits()] == ["/robots.txt", "/hidden/one.html"]
+
+
+def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
+    with Farm(sites=2, pages=3, kinds=("nofollow",), names=()) as farm:
+        site, other = farm.site(0), farm.site(1)
+        place.crawl(farm.seeds[:1]).succeeded()
+        place.run("site", "block", site).succeeded()
+        hidden = f"{site}/hidden/one.html"
+        for words in ((), ("--again",)):
+            run = place.run("seed", *words, hidden)
+            assert run.code == 1
+            assert "0 sites added, 0 known before, 0 walked again" in run.out
+            assert "1 blocked by the operator: nothing of them is fetched" in run.out
+            assert f"the operator blocked {site}: these seeds are dropped" in run.err
+        run = place.run("seed", "--json", site, other).succeeded()
+        assert json.loads(run.out)["blocked"] == json.loads(run.out)["new"] == 1
+
+        # What else there is to do is done; then there is nothing.
+        place.crawl([hidden]).succeeded()
+        assert other in place.stored()
+        run = place.crawl([hidden])
+        run.refused("no seeds: the operator blocked the sites of all that were given", code=2)
+        assert f"the operator blocked {site}" in run.err
+        run = place.crawl(()).succeeded()
+        assert "nothing was left to do: 1 sites are finished, 1 are blocked" in run.err
+        assert hidden not in place.stored().get(site, ())
+
+        place.run("site", "resume", site).succeeded()
+        place.run("seed", hidden).succeeded()
+        place.crawl(()).succeeded()
+        assert hidden in place.stored()[site]
 
 
 def test_seeds_of_the_command_are_checked(place: Place) -> None:

@@ -106,8 +106,13 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 def kill_server(var: Path) -> None:
     (pid,) = servers(var)
+    kill(pid)
+
+
+def kill(pid: int) -> None:
+    """Wait until its parent has collected it: before that a thread of it may hold its socket and its locks."""
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not servers(var))
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def client(url: str) -> "closing[redis.Redis]":
@@ -118,8 +123,7 @@ def check_nothing_left(var: Path) -> None:
     """Raise if a server or a socket is left, having removed both."""
     left = servers(var)
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not servers(var))
+        kill(pid)
     path = socket_path(var)
     left_socket = path.exists()
     if left_socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import signal
 import sqlite3
 import time
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from crawler.agent.sitemap_file import STAMPED_FROM, Entry, Sitemap, named, read, told
+from crawler.agent.sitemap_file import STAMPED_FROM, Entry, Sitemap, may_be, named, read, told
 from crawler.records import Page, Record, hash64, pack_lastmods, unpack_lastmods
 from crawler.store.beliefs import believed, keep
 from crawler.store.database import migrate, open_database, transaction
@@ -23,7 +24,7 @@ from tests.conftest import MakeDatabase
 from tests.crawling import Place
 from tests.databases import KINDS
 from tests.servers import eventually
-from tests.small_site import Reply, SmallSite, links, text
+from tests.small_site import Reply, SmallSite, links, moved, text
 
 MANY = 1_000_000
 SPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
@@ -73,19 +74,88 @@ def index(*urls: str) -> str:
             Sitemap([Entry("/e", 1_795_082_400_000)], []),
         ),
         ("<urlset><url></url><url><loc/></url></urlset>", Sitemap([], [])),
+        # The page of an entry is no comment on it, nothing to edit it by, and not the entry as a feed.
+        (
+            '<feed><entry><link rel="replies" href="/r"/><link rel="self" href="/s"/><link rel="alternate" '
+            'type="application/json" href="/j"/><link rel="Alternate" type="text/html" href="/e"/></entry>'
+            '<entry><link rel="edit" href="/x"/><link href="/f"/></entry><entry><link rel="self" href="/g"/></entry>'
+            '<entry><link rel="http://www.iana.org/assignments/relation/alternate" href="/h"/></entry></feed>',
+            Sitemap([Entry("/e", 0), Entry("/f", 0), Entry("/h", 0)], []),
+        ),
+        (
+            "<rss><channel><link>/</link><image><url>/logo.gif</url></image><item><guid>http://a.example/1</guid></item>"
+            '<item><guid isPermaLink="false">http://a.example/no</guid></item><item>'
+            '<atom:link xmlns:atom="a" rel="self" href="/no"/><guid>http://a.example/no</guid><link>/2</link></item></channel></rss>',
+            Sitemap([Entry("http://a.example/1", 0), Entry("/2", 0)], []),
+        ),
+        (
+            '<rdf:RDF xmlns:rdf="r" xmlns="s" xmlns:dc="d"><channel rdf:about="/"><link>/</link></channel>'
+            "<item><link>/r</link><dc:date>2026-11-19</dc:date></item></rdf:RDF>",
+            Sitemap([Entry("/r", 1_795_046_400_000)], []),
+        ),
+        (
+            "<sitemapindex><sitemap><loc>/1</loc><loc>/2</loc></sitemap><sitemap>/3</sitemap></sitemapindex>",
+            Sitemap([], ["/1", "/2", "/3"]),
+        ),
+        (f"\n \t<?xml version='1.0' encoding='UTF-8'?>\n{urlset('/a')}", Sitemap([Entry("/a", 0)], [])),
+        (f"<!-- made - by -- us --><?xml version='1.0'?>{urlset('/a')}", Sitemap([Entry("/a", 0)], [])),
+        (f"\ufeff\n<?xml version='1.0'?>{urlset('/a')}", Sitemap([Entry("/a", 0)], [])),
+        (
+            f"<?xml version='1.0'?><?xml-stylesheet href='a'?><!DOCTYPE urlset><!-- x -->{urlset('/a')}",
+            Sitemap([Entry("/a", 0)], []),
+        ),
     ],
 )
 def test_its_forms(body: str, found: Sitemap) -> None:
-    assert read(body.encode(), MANY) == found
-    assert read(gzip.compress(body.encode()), MANY) == found
+    for named_one in (False, True):
+        assert read(body.encode(), MANY, is_list=named_one) == found
+        assert read(gzip.compress(body.encode()), MANY, is_list=named_one) == found
+        for codec in ("utf-16", "utf-16-le", "utf-16-be"):
+            if body.startswith("<"):
+                assert read(body.encode(codec), MANY, is_list=named_one) == found
+    assert may_be(body.encode())
+    assert may_be(gzip.compress(body.encode() * 9))
 
 
 def test_what_is_none() -> None:
     assert read(b"<html><body><a href=/a>urlset</a>", MANY) is None
+    for page in (
+        b"<!DOCTYPE html><html><!-- <urlset> --><body>",
+        b"<?xml version='1.0'?><html><urlset></urlset>",
+        b"<urlsets><url><loc>/a</loc></url></urlsets>",
+        b"<!-- <rss> <feed>",
+        gzip.compress(b"<html><rss>"),
+        b"",
+    ):
+        assert read(page, MANY) is None and not may_be(page), page
     assert read(b"http://a.example/a\n", MANY) is None, "plain text is one only where it is named as one"
-    lines = b"http://a.example/a\r\n\r\nhttps://a.example/b\nno url\n"
+    lines = b"\xef\xbb\xbfhttp://a.example/a\r\n\r\nhttps://a.example/b\nno url\n"
     found = read(lines, MANY, is_list=True)
     assert found and [entry.url for entry in found.pages] == ["http://a.example/a", "https://a.example/b"]
+
+
+def test_one_that_is_named_may_stand_behind_a_complaint() -> None:
+    complaint = b"<br />\n<b>Warning</b>: mysqli in /a.php on line 1<br />\n"
+    body = complaint + b"<?xml version='1.0'?>" + urlset("/a").encode()
+    assert read(body, MANY, is_list=True) == Sitemap([Entry("/a", 0)], [])
+    assert read(body, MANY) is None
+
+
+def test_what_stands_before_the_first_element_takes_little_time() -> None:
+    began = time.process_time()
+    for part in (
+        b"<!--",
+        b"<!-- -",
+        b"<?",
+        b"<?a?",
+        b" ",
+        b"\xef\xbb\xbf",
+        b"<!DOCTYPE a[",
+        b"<!DOCTYPE a[]",
+        b"<!-- -->",
+    ):
+        assert not may_be(part * 1_000_000)
+    assert time.process_time() - began < 0.5
 
 
 def test_a_broken_one_gives_what_was_whole() -> None:
@@ -224,7 +294,7 @@ ROUTES = {
         200, XML, urlset("{root}/b", "/a", "/secret/1", "http://127.0.1.2:9/y", "javascript:x")
     ),
     "/two.xml": Reply(200, XML, index("/three.xml") + "broken"),
-    "/three.xml": Reply(200, XML, urlset("/never")),
+    "/three.xml": Reply(200, XML, index("/never.xml")),
     "/b": links("/c"),
     "/c": links(),
 }
@@ -232,8 +302,132 @@ ROUTES = {
 
 def test_pages_that_no_link_leads_to_are_found(tmp_path: Path) -> None:
     asked, stored = crawled(tmp_path, ROUTES)
-    assert asked == {"/", "/a", "/b", "/c", "/map.xml", "/one.xml", "/two.xml"}
+    assert asked == {"/", "/a", "/b", "/c", "/map.xml", "/one.xml", "/two.xml", "/three.xml"}
     assert stored == asked
+
+
+HTML = {"Content-Type": "text/html"}
+# What an index names, of any kind and called anything; each names a page of its own.
+KINDS_OF_MAPS = {
+    "/maps/set.xml": Reply(200, XML, urlset("/of/set")),
+    "/maps/set.php": Reply(200, HTML, urlset("/of/php")),
+    "/maps/list.txt": text("{root}/of/list\n"),
+    "/maps/list.php": Reply(200, HTML, "{root}/of/list-html\n"),
+    "/maps/nothing": Reply(200, {}, "\n" + urlset("/of/nothing")),
+    "/maps/packed.gz": Reply(200, XML, packed=gzip.compress(urlset("/of/gz").encode())),
+    "/maps/atom": Reply(200, {}, '<feed><entry><link rel="edit" href="/no"/><link href="/of/atom"/></entry></feed>'),
+    "/maps/moved.txt": moved("/maps/target.txt"),
+    "/maps/target.txt": text("{root}/of/moved\n"),
+}  # fmt: skip
+OF_MAPS = {f"/of/{name}" for name in ("set", "php", "list", "list-html", "nothing", "gz", "atom", "moved")}
+ANY_INDEX = Reply(200, XML, index(*KINDS_OF_MAPS))
+PAGES_OF_MAPS = {"*": links()}
+
+
+@pytest.mark.parametrize("moves", [0, 1, 3])
+@pytest.mark.parametrize("sitemaps", ["named", "tried"])
+def test_an_index_is_read_behind_redirects_with_all_that_it_names(
+    tmp_path: Path, sitemaps: str, moves: int
+) -> None:
+    way = ["/sitemap.xml", "/wp-sitemap", "/next/", "/end.xml"]
+    routes: dict[str, Any] = {"/robots.txt": text("Sitemap: /sitemap.xml" if sitemaps == "named" else "")}
+    routes |= dict(zip(way, [moved(to) for to in way[1 : moves + 1]], strict=False))
+    routes |= {way[moves]: ANY_INDEX, **KINDS_OF_MAPS, **PAGES_OF_MAPS}
+    asked, _ = crawled(tmp_path, routes, SITEMAPS=sitemaps, MAX_DEPTH=1)
+    assert asked == {"/", *way[: moves + 1], *KINDS_OF_MAPS, *OF_MAPS}
+
+
+def test_what_an_index_behind_a_redirect_names_is_known_when_the_site_is_gone_on_with(tmp_path: Path) -> None:
+    """The agent dies while it waits for the text file, of which nothing but its name says what it is."""
+    slow = text("", seconds=60.0)
+    with SmallSite(PAGES_OF_MAPS) as web, Place(tmp_path) as place:
+        web.routes |= {
+            "/robots.txt": text("Sitemap: /sitemap.xml"),
+            "/sitemap.xml": moved("/index.xml"),
+            "/index.xml": Reply(200, XML, index("/list.txt")),
+            "/list.txt": slow,
+        }
+        run = place.start_crawl([web.root], LEASE_SECONDS=3)
+        eventually(lambda: "/list.txt" in web.pages, "the text file is asked for", 30)
+
+        def told() -> bool:
+            with suppress(sqlite3.Error):
+                return bool(place.rows("select 1 from pages where url like '%/index.xml'"))
+            return False
+
+        eventually(told, "what came before it is in the tables")
+        run.end(signal.SIGKILL)
+        web.routes["/list.txt"] = text(f"{web.site}/of/list")
+        place.crawl([], LEASE_SECONDS=3).succeeded()
+        assert "/of/list" in web.pages
+        assert web.pages["/index.xml"] == 1
+
+
+def test_a_page_that_is_linked_is_read_by_its_first_element(tmp_path: Path) -> None:
+    """A linked feed's entries are links; an index leads on once; a list of URLs is a text like any other."""
+    routes = {
+        "/": links("/feed", "/html", "/index", "/urls.txt"),
+        "/feed": Reply(200, HTML, "<rss><channel><item><link>/entry</link></item></channel></rss>"),
+        "/html": Reply(200, HTML, "<html><urlset><url><loc>/no</loc></url></urlset>"),
+        "/index": Reply(200, XML, index("/further")),
+        "/further": Reply(200, XML, index("/no-more") + urlset("/no")),
+        "/urls.txt": text("{root}/no"),
+        "/entry": links(),
+    }
+    asked, _ = crawled(tmp_path, routes)
+    assert asked == {*routes, "/further"}
+
+
+def test_patterns_for_pages_do_not_close_sitemaps(tmp_path: Path) -> None:
+    routes = {
+        "/robots.txt": text("Sitemap: /sitemap.xml\nSitemap: /secret/map.xml"),
+        "/sitemap.xml": moved("/index.xml"),
+        "/index.xml": Reply(200, XML, index("/maps/list.txt", "/secret/more.xml")),
+        "/maps/list.txt": text("{root}/docs/only\n{root}/blog/no\n{root}/docs/secret/no\n"),
+        "/docs/": links("/docs/a", "/blog/"),
+        "*": links(),
+    }
+    given = {"SCOPE_INCLUDE": "/docs/", "SCOPE_EXCLUDE": "/secret/"}
+    with SmallSite({}) as web, Place(tmp_path) as place:
+        web.routes = {
+            path: one._replace(body=one.body.replace("{root}", web.site)) for path, one in routes.items()
+        }
+        place.crawl([f"{web.site}/docs/"], **given).succeeded()
+        maps = {"/sitemap.xml", "/index.xml", "/maps/list.txt"}
+        assert set(web.pages) == {"/docs/", "/docs/a", "/docs/only", *maps}
+
+
+def test_one_of_the_same_host_under_another_scheme_or_name_is_offered_to_that_site(tmp_path: Path) -> None:
+    with SmallSite({"*": links()}) as one, SmallSite({"*": links()}) as other, Place(tmp_path) as place:
+        one.routes["/robots.txt"] = text(f"Sitemap: {other.site}/map.xml")
+        other.routes["/map.xml"] = Reply(200, XML, urlset("/found"))
+        place.crawl([one.root, other.root]).succeeded()
+        assert set(other.pages) == {"/", "/map.xml", "/found"}
+
+
+def test_what_a_sitemap_says_of_pages_that_are_yet_to_come_reaches_the_tables(tmp_path: Path) -> None:
+    """With a pause between requests it is stored long before they are; also where the site is given back between."""
+    entries = "".join(
+        f"<url><loc>/{one}</loc><lastmod>2026-01-{one + 10}</lastmod></url>" for one in range(8)
+    )
+    routes = {
+        "/robots.txt": text("Sitemap: /map.xml"),
+        "/map.xml": Reply(200, XML, f"<urlset>{entries}</urlset>"),
+        "/": links("/3", "/unnamed"),
+        "/7": Reply(404),
+        "*": links(),
+    }
+    with SmallSite(routes) as web, Place(tmp_path) as place:
+        run = place.start_crawl([web.root], DOWNLOAD_DELAY=0.3)
+        eventually(lambda: len(web.pages) >= 4, "some of its pages are loaded", 30)
+        run.end()
+        assert len(web.pages) < 11
+        place.crawl([], DOWNLOAD_DELAY=0.3).succeeded()
+        rows = place.rows("select url, date(sitemap_lastmod / 1000, 'unixepoch'), signalled_at from pages")
+        named_ones = {f"{web.site}/{one}": f"2026-01-{one + 10}" for one in range(8)}
+        others = dict.fromkeys((web.root, f"{web.site}/unnamed", f"{web.site}/map.xml"))
+        assert {url: when for url, when, _ in rows} == named_ones | others
+        assert {news for _, _, news in rows} == {None}
 
 
 def test_they_may_be_left_alone(tmp_path: Path) -> None:
@@ -249,7 +443,7 @@ def test_the_usual_place_may_be_tried(tmp_path: Path) -> None:
 
 def test_an_index_is_as_deep_as_its_sitemaps_and_their_pages_are_one_deeper(tmp_path: Path) -> None:
     asked, stored = crawled(tmp_path, ROUTES, MAX_DEPTH=1)
-    assert asked == {"/", "/a", "/b", "/map.xml", "/one.xml", "/two.xml"}
+    assert asked == {"/", "/a", "/b", "/map.xml", "/one.xml", "/two.xml", "/three.xml"}
     assert stored == asked
 
 
@@ -336,6 +530,33 @@ def test_lastmods_are_packed() -> None:
     pairs = [(-1, 5), (2**62, NOW)]
     assert unpack_lastmods(pack_lastmods(pairs)) == pairs
     assert unpack_lastmods(pack_lastmods(pairs) + b"odd") == pairs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_brings_what_its_sitemap_said(kind: str, make_database: MakeDatabase) -> None:
+    engine = open_database(make_database(kind))
+    try:
+        tables = Tables(engine)
+        many = [f"/{one}" for one in range(50)]
+        tables.put(*(tables.page(path, NOW, sitemap_lastmod=NOW - 500) for path in many))
+
+        def said(path: str) -> tuple[int | None, int | None]:
+            with transaction(engine) as connection:
+                query = select(pages.c.sitemap_lastmod, pages.c.signalled_at)
+                row = connection.execute(query.where(pages.c.url == SITE + path)).one()
+            return row[0], row[1]
+
+        assert {said(path) for path in many} == {(NOW - 500, None)}
+        tables.put(tables.page("/0", NOW + 10), tables.page("/1", NOW + 10, sitemap_lastmod=NOW - 900))
+        assert said("/0") == said("/1") == (NOW - 500, None), "nothing later was said"
+        tables.put(tables.page("/2", NOW + 10, sitemap_lastmod=NOW - 100, error="x"))
+        assert said("/2") == (NOW - 100, None), "it was loaded by then"
+        tables.put(tables.page("/a", NOW + 10, sitemap_lastmod=NOW - 100))
+        assert said("/a") == (NOW - 100, None)
+        tables.say(NOW + 20, a=NOW - 50)
+        assert said("/a") == (NOW - 50, NOW + 20)
+    finally:
+        engine.dispose()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ from tests.crawling import Place
 from tests.drills import key
 from tests.servers import RunningServer, eventually
 from tests.small_site import SmallSite, links
+from tests.test_inlet import looks_at_the_inlet
 from tests.told import outcomes
 
 START_SECONDS = 2
@@ -84,6 +85,23 @@ def test_a_seed_given_while_redis_is_away_is_kept(
         valkey.start()
         run.wait().succeeded()
         assert site.paths == ["/robots.txt", "/"]
+
+
+def test_links_to_a_seed_that_start_gives_late_are_followed(
+    place: Place, valkey: RunningServer, own: dict[str, Any], tmp_path: Path
+) -> None:
+    """The page that names it is loaded, and could be published, long before."""
+    go = tmp_path / "go"
+    with SmallSite({"*": links()}, "127.0.1.2") as late:
+        with SmallSite({"/": links(f"{late.site}/linked")}) as site:
+            arguments = ("-a", f"first={late.root}", "-a", f"go={go}")
+            run = place.start_crawl([site.root], *arguments, spider="whentold", **own)
+            eventually(lambda: site.pages["/"], "the page is asked for")
+            looks = looks_at_the_inlet(valkey)
+            eventually(lambda: looks_at_the_inlet(valkey) >= looks + 3, "many flushes' time has passed")
+            go.touch()
+            run.wait().succeeded()
+        assert late.pages == {"/": 1, "/linked": 1}
 
 
 def test_a_start_without_a_contact_is_told_as_with_seeds(place: Place, own: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -109,6 +110,10 @@ def times_asked(site: SmallSite) -> int:
 
 def test_each_kind_of_server_has_its_word(tmp_path: Path) -> None:
     denied = text("User-agent: *\nDisallow: /")
+    # Another sum and another size than it says.
+    damaged = Reply(
+        200, {"Content-Encoding": "gzip"}, packed=gzip.compress(b"User-agent: *\n")[:-8] + b"\1" * 8
+    )
     wanted: dict[SmallSite, tuple[Any, ...]] = {
         SmallSite({"/": links()}, "127.0.2.1"): ("normal", 200, 1),
         SmallSite({"/": moved("http://elsewhere.example/")}, "127.0.2.2"): ("normal", 301, 1),
@@ -126,6 +131,7 @@ def test_each_kind_of_server_has_its_word(tmp_path: Path) -> None:
         OddSite("silent", "127.0.2.14"): ("disconnected", -4, 3),
         SmallSite({"/robots.txt": denied, "/": Reply(500)}, "127.0.2.15"): ("normal", -9, 1),
         SmallSite({"/robots.txt": Reply(500), "/": links()}, "127.0.2.16"): ("error", 500, 1),
+        SmallSite({"/robots.txt": damaged, "/": links()}, "127.0.2.18"): ("error", -8, 1),
     }
     with town(*wanted) as sites, Place(tmp_path) as place:
         nobody = f"http://127.0.2.17:{free_port()}"
@@ -136,6 +142,7 @@ def test_each_kind_of_server_has_its_word(tmp_path: Path) -> None:
         assert by_site == {site.site: said for site, said in wanted.items()}
         assert times_asked(sites[2]) == 3, "a late answer is looked at again"
         assert sites[14].paths == ["/robots.txt"], "what robots.txt forbids is not asked"
+        assert sites[16].paths == ["/robots.txt"], "nor what it may forbid"
         assert place.rows("select error from health where status = 200 and health = 'error'") == [
             ("its text has 'ORA-00942'",)
         ]
@@ -177,12 +184,12 @@ def test_whoever_has_a_sites_robots_txt_is_not_the_site(tmp_path: Path) -> None:
 def _check_report(place: Place, many: int) -> None:
     told = json.loads(place.run("report", "status", "--json").succeeded().out)["status"]
     assert told["sites"] == many
-    assert told["by_health"] == {"disconnected": 3, "error": 8, "delayed": 3, "normal": 3}
+    assert told["by_health"] == {"disconnected": 3, "error": 9, "delayed": 3, "normal": 3}
     first, last = told["by_site"][0], told["by_site"][-1]
     assert (first["health"], first["availability_1d"], first["p50_ms_1d"]) == ("disconnected", 0.0, None)
     assert (last["health"], last["availability_1d"], last["checks_7d"]) == ("normal", 1.0, 1)
     said = place.run("report", "status").succeeded().out
-    assert "3 disconnected, 8 error, 3 delayed, 3 normal" in said
+    assert "3 disconnected, 9 error, 3 delayed, 3 normal" in said
     assert len(place.run("report", "status", "--csv").succeeded().out.splitlines()) == many + 1
     assert "http://127.0.2.14" in said
     assert "head timeout" in said
@@ -504,6 +511,15 @@ def test_a_permit_is_read_as_it_was_written(permit: Permit) -> None:
 @pytest.mark.parametrize("kept", ["", "x", "1 2", "soon 0 bot /"])
 def test_what_is_no_permit_is_none(kept: str) -> None:
     assert Permit.read(kept) is None
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_first_page_that_is_forbidden_is_not_its_site_either_where_another_one_loads(status: int) -> None:
+    watch = SiteWatch(limit=3.0, pages=3, interval=300.0)
+    assert watch.saw("/", status, 0.1, 0.0) == "error", "nothing else is known yet"
+    assert watch.saw("/seed", 200, 0.1, 1.0) == "normal"
+    assert watch.saw("/", status, 0.1, 2.0) is None
+    assert watch.saw("/", 500, 0.1, 3.0) == "error"
 
 
 def test_a_page_is_not_its_site() -> None:

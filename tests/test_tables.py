@@ -192,6 +192,7 @@ RARE = {
     "ftp_domains": ["c.example"],
     "robots": ["nofollow"],
     "keywords": ["tide"],
+    "asked_as": "/asked",
 }
 
 
@@ -337,6 +338,15 @@ def test_pages_of_an_older_version_stay_as_they_were(kind: str, fresh: OpenTable
     assert (row["url"], row["title"], row["status"], row["links"]) == (SITE + "/old", "old", 7, b"12345678")
     assert row["redirect"] == SITE + "/x"
     assert row["canonical"] is None
+
+
+def test_a_site_that_is_given_as_a_seed_is_one_from_then_on(filled: OpenTables) -> None:
+    engine = filled("sqlite")
+    put(engine, SiteFound(site=SITE, found_at=5, source="link"))
+    put(engine, SiteFound(site=SITE, found_at=9))
+    assert column(engine, sites, "source") == ["seed"]
+    put(engine, SiteFound(site=SITE, found_at=9, source="link"))
+    assert column(engine, sites, "source") == ["seed"]
 
 
 @every_kind
@@ -664,7 +674,8 @@ def test_page_of_an_unknown_site_makes_it_known(filled: OpenTables) -> None:
         ),
         **dict.fromkeys(("stopped", "stopped_reason", "stopped_entry", "budget", "budget_entry", "pending")),
         **dict.fromkeys(("health", "health_since", "health_status", "health_told", "health_penalty")),
-        **dict.fromkeys(("health_damped", "health_at")),
+        **dict.fromkeys(("health_damped", "health_at", "left_out", "left_out_by", "left_out_hashes")),
+        **dict.fromkeys(("same_as",)),
         "site_id": 0,
         "site": SITE,
         "state": "queued",
@@ -827,7 +838,16 @@ def test_entry_numbers_follow_the_stream(earlier: str, later: str) -> None:
 def a_full_page(number: int) -> Page:
     """A page with another value in every field."""
     texts = ("error", "sha256", "duplicate_of", "redirect", "canonical", "content_type", "charset", "title")
-    more = ("description", "language", "content_hash", "etag", "last_modified", "address", "warc_file")
+    more = (
+        "description",
+        "language",
+        "content_hash",
+        "etag",
+        "last_modified",
+        "address",
+        "warc_file",
+        "asked_as",
+    )
     numbers = ("status", "depth", "tries", "size", "latency_ms", "wire_size", "connect_ms", "head_ms")
     rest = ("body_ms", "warc_offset", "warc_length")
     lists = ("outside_hosts", "mail_domains", "ftp_domains", "robots", "keywords")
@@ -851,7 +871,17 @@ SAID_BY_SITEMAPS = ("sitemap_lastmod", "signalled_at")
 # Columns that are not the field of that name as it is.
 MADE = {
     "pages": (
-        *("site_id", "url_hash", "url", "state", "duplicate_of", "links", "media", "extracted_at"),
+        *(
+            "site_id",
+            "url_hash",
+            "url",
+            "asked_as",
+            "state",
+            "duplicate_of",
+            "links",
+            "media",
+            "extracted_at",
+        ),
         *("fails", "last_checked", "last_changed", "next_check", "walked_at"),
         *SAID_BY_SITEMAPS,
     ),
@@ -878,6 +908,7 @@ def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, fil
             assert (row["site_id"], row["url_hash"]) == (hash64(SITE), hash64(one.url))
     row = {row["url"]: row for row in rows(engine, pages)}[SITE + "/1"]
     assert (row["state"], row["duplicate_of"]) == ("visited", f"{SITE}duplicate_of 1")
+    assert row["asked_as"] == f"{SITE}asked_as 1"
     assert (json.loads(row["media"]), row["links"]) == ({"image": 1, "video": 2}, pack_links(["x"]))
 
 
@@ -1024,7 +1055,13 @@ def test_summary(kind: str, filled: OpenTables) -> None:
     figures = summary(engine)
     assert figures == {
         "sites": 2,
+        "aliases": 0,
+        "aliases_not_asked": 0,
+        "same": 0,
         "sites_finished": 1,
+        "sites_paused": 0,
+        "sites_blocked": 0,
+        "sites_aliases": 0,
         "stored": 2,
         "duplicates": 1,
         "redirected": 1,
@@ -1038,6 +1075,26 @@ def test_summary(kind: str, filled: OpenTables) -> None:
         "last_fetch": 90,
     }
     assert list(figures["failed_by_status"]) == [404, -2]
+
+
+@every_kind
+def test_a_site_that_is_stopped_or_an_alias_is_not_told_as_finished(kind: str, filled: OpenTables) -> None:
+    engine = filled(kind)
+    stands = {"paused": "paused", "blocked": "blocked", "alias": None, "both": "blocked", "done": None}
+    for name in stands:
+        site = f"https://{name}.example"
+        put(engine, SiteFound(site=site, found_at=1))
+        put(engine, SiteEnded(site=site, ended_at=9, finished=True, published=0, known=0))
+    put(engine, SiteFound(site="https://open.example", found_at=1))
+    with transaction(engine) as connection:
+        for name, stopped in stands.items():
+            row = sites.update().where(sites.c.site == f"https://{name}.example")
+            alias = "https://done.example" if name in ("alias", "both") else None
+            connection.execute(row.values(stopped=stopped, alias_of=alias))
+    figures = summary(engine)
+    assert figures["sites"] == 6
+    found = {name: number for name, number in figures.items() if name.startswith("sites_")}
+    assert found == {"sites_finished": 1, "sites_paused": 1, "sites_blocked": 2, "sites_aliases": 1}
 
 
 def test_summary_of_nothing(filled: OpenTables) -> None:

@@ -13,6 +13,7 @@ from tests.drills import key
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite, links, text
 
+SITE = "https://example.org"
 HOUR = 3600
 # Some midnight.
 MIDNIGHT = 20_000 * DAY_SECONDS
@@ -95,7 +96,7 @@ def test_what_is_no_window_is_refused(given: str) -> None:
     ],
 )
 def test_the_window_that_is_asked_for(lines: str, window: str) -> None:
-    assert str(rules(200, lines.encode(), "lowtide", 500_000).window or "") == window
+    assert str(rules(200, lines.encode(), SITE, "lowtide", 500_000).window or "") == window
 
 
 # --- Crawls -----------------------------------------------------------------------------------------------

@@ -337,3 +337,30 @@ def test_an_agent_ends_where_nobody_packs_what_is_due(tmp_path: Any, valkey: Run
         run = place.crawl([], spider="recheck", REDIS_URL=valkey.url).succeeded()
         assert time.monotonic() - began > PACKING_SECONDS
         assert "recheck: sites are due in a later run: https://a.example" in run.err
+
+
+RELINK = """
+from crawler.spiders.recheck import RecheckSpider
+
+
+class Relink(RecheckSpider):
+    name = "relink"
+
+    def parse(self, response):
+        yield response.follow("/found")
+"""
+
+
+def test_links_that_a_recheckers_parse_gives_are_loaded_by_the_next_crawl(tmp_path: Any) -> None:
+    with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
+        web.routes |= {"/a": links(), "/found": links()}
+        place.crawl([web.root]).succeeded()
+        (tmp_path / "relinking.py").write_text(RELINK)
+        give(place, web.site, "recheck", AskedPage("/", "visited"), AskedPage("/a", "visited"))
+        web.log.clear()
+        own = {"env": {"PYTHONPATH": str(tmp_path)}, "SPIDER_MODULES": "relinking"}
+        run = place.crawl([], spider="relink", **own).succeeded()
+        assert "no request could be made" not in run.err
+        assert set(web.pages) == {"/", "/a"}
+        place.crawl([]).succeeded()
+        assert web.pages["/found"] == 1

@@ -19,8 +19,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from crawler import engine, records
@@ -35,13 +37,13 @@ from crawler.agent.losses import Losses
 from crawler.agent.offers import Offers
 from crawler.agent.outbox import Outbox
 from crawler.agent.pages import NotKeptError
-from crawler.agent.seeding import NoContactError, Seeding
+from crawler.agent.seeding import Added, NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.slots import Slot
 from crawler.agent.stream_watch import StreamWatch
 from crawler.records import WORKS
 from crawler.sites import connection
-from crawler.sites.queue import BrokenRecordError, Depth, SiteQueue
+from crawler.sites.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
 from crawler.sites.scope import Scope
 
 if TYPE_CHECKING:
@@ -67,13 +69,20 @@ INLET_SECONDS = 1.0
 PARTING_SECONDS = 15.0
 # A rest is up to this share longer than its rule says.
 REST_SPREAD = 0.1
-# How long an agent without a site waits for what is due to be packed: a coordinator has to start, and to store all that
-# came before.
+# How long an agent without a site waits for what is due to be packed: so long while no coordinator runs, and so long
+# while one does, which has to store all that came before.
 PACKING_SECONDS = 10.0
+PACKING_BEHIND_SECONDS = 60.0
 # How long an agent with nothing to load waits for a coordinator that decides what is offered to finished sites.
 COORDINATOR_SECONDS = 60.0
+# And for one that compares sites that may be aliases, where none is alive: it may be starting.
+COMPARISON_SECONDS = 5.0
 # Sites named in the last lines that are due later.
 NAMED_AT_THE_END = 10
+
+
+class NoCoordinatorError(Exception):
+    """Finished sites may have new pages, and no coordinator runs that decides whether they have."""
 
 
 class Agent:
@@ -90,6 +99,7 @@ class Agent:
         self.ended = False  # nothing is left anywhere, or something went wrong for good
         # Until the queue says otherwise, for a feed that was emptied is lost.
         self.goes_on = True
+        self._all_blocked = False  # all seeds of the argument are of blocked sites
         self.works = _works(crawler, options)
         self._chain = chain
         self._stuck = False  # what records refer to cannot be kept
@@ -102,45 +112,56 @@ class Agent:
         author = self.session.author
         self.outbox = Outbox(self.queue, author, options.spool_records, options.flush_records)
         self.seeding = Seeding(self._client, self.queue, options, self.scope, author, settings["USER_AGENT"])
+        self.seeding.starting = partial(engine.starting, crawler)
         self.offers = Offers(self.queue, options, self.scope, author, self.seeding)
         self._days = _days(options, self.queue, self.session)
-        self.leasing = Leasing(
-            self.session,
-            self.queue,
-            self.outbox,
-            names,
-            options,
-            tuple(work for work in self.works if work != CHECKING),
-            settings.getfloat("DOWNLOAD_DELAY"),
-            robots.product(settings["USER_AGENT"]),
-            self._days,
-            self.settle,
-        )
-        self.checking = Checking(
-            crawler,
-            self.session,
-            self.queue,
-            names,
-            options,
-            settings.getfloat("DOWNLOAD_DELAY"),
-            robots.product(settings["USER_AGENT"]),
-            self.max_url_length,
-            self._days,
-        )
+        self.leasing = self._make_leasing(names)
+        self.checking = self._make_checking(names)
         self.leasing.elsewhere = self.checking.holds
         self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
         self._tie = itertools.count()
         self._last_in_hand = 0.0  # loop's time at which there was a site last; at first, of the first look
+        self._seeded = False  # the queue had sites, since it was given some
         self._sites_known = 0  # to the queue, when it was last looked at
         self._idle_since_ms = 0  # server's time at which nothing was left to load; 0: something is
         self._stream = StreamWatch(options.stream_max_records, options.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
+    def _make_leasing(self, names: Names) -> Leasing:
+        settings = self.crawler.settings
+        return Leasing(
+            self.session,
+            self.queue,
+            self.outbox,
+            names,
+            self.options,
+            tuple(work for work in self.works if work != CHECKING),
+            settings.getfloat("DOWNLOAD_DELAY"),
+            robots.product(settings["USER_AGENT"]),
+            self._days,
+            self.settle,
+        )
+
+    def _make_checking(self, names: Names) -> Checking:
+        settings = self.crawler.settings
+        return Checking(
+            self.crawler,
+            self.session,
+            self.queue,
+            names,
+            self.options,
+            settings.getfloat("DOWNLOAD_DELAY"),
+            robots.product(settings["USER_AGENT"]),
+            self.max_url_length,
+            self._days,
+        )
+
     def _lose(self) -> None:
         self._losses.dropped = True
         self.leasing.lose()
         self.checking.lose()
+        self.offers.forget()
 
     # --- life ---
 
@@ -220,6 +241,8 @@ class Agent:
                     await self._days.tell()
                 await self._tell_run(reason, ended=True)
                 await self.queue.part(self.session.name)
+            except QueueOlderError:
+                self._lose()
             except (RedisError, OSError, NotKeptError) as error:
                 if connection.lasts(error):
                     raise
@@ -228,8 +251,12 @@ class Agent:
                 return
 
     async def _tell_run(self, reason: str = "", *, ended: bool = False) -> None:
-        moment = self.session.moment(reason, ended=ended)
-        await self.queue.tell([self.session.author.numbered(moment)])
+        moment = self.session.author.numbered(self.session.moment(reason, ended=ended))
+        try:
+            await self.queue.tell([moment])
+        except RedisConnectionError:
+            # The server closed the connection: a new one goes on, or is told why not.
+            await self.queue.tell([moment])
 
     def _give_up(self, reason: str, why: str) -> None:
         """Close the crawl with this reason or an earlier one; the engine's own end (`ended`) would call it finished."""
@@ -246,6 +273,8 @@ class Agent:
             await self.session.keep(loop)
         except NoContactError as error:
             self._give_up("no_contact", str(error))
+        except NoCoordinatorError as error:
+            self._give_up("no_coordinator", str(error))
         except BrokenRecordError as error:
             self._give_up("queue_broken", str(error))
         except RedisError as error:
@@ -265,7 +294,7 @@ class Agent:
             if self._stream.look(depth):
                 self._wake()
             self.outbox.packs = self._stream.long
-            await self._losses.look()
+            await self._losses.warn_if_lost()
             await self.leasing.find_orphans()
             if await self.seeding.refresh_scope() or depth.added != self._sites_known:
                 self._sites_known = depth.added
@@ -298,6 +327,8 @@ class Agent:
         if self._stuck:
             self._stuck = False
             logger.warning("what finished pages refer to can be written again")
+        if self.outbox.full or self.offers.full:
+            self.seeding.stop_waiting()
         for site, path, depth in self.leasing.offered():
             self.offers.add(site, (path,), depth)
         if not self.offers.empty and await self.offers.send():
@@ -311,10 +342,10 @@ class Agent:
 
     async def _seed_loop(self) -> None:
         added = await self.seeding.take_in(self._seeds)
-        if added.bad == sum(added) > 0:
-            self._give_up(
-                "no_seeds", f"no seeds: wanted URLs, and none of the {added.bad} lines given is one"
-            )
+        self._all_blocked = added.blocked == sum(added) > 0
+        self._seeded = added.new + added.known + added.again > 0
+        if added.bad + added.left_out == sum(added) > 0:
+            self._give_up("no_seeds", _no_seeds(added))
             return
         self.leasing.asks.set()
         while not self.session.stopping.is_set():
@@ -420,7 +451,7 @@ class Agent:
         self.session.pages += 1
         self.outbox.add(slot, page, links)
         if page.outcome != "denied":
-            self.leasing.count_probe(slot)
+            self.leasing.count_turn(slot)
 
     def tell(self, slot: Slot, record: records.Record) -> None:
         """What another work than loading learned by a turn goes out with the next flush."""
@@ -428,8 +459,8 @@ class Agent:
         self.outbox.add(slot, record)
 
     def ask_for_alias(self, slot: Slot, sha256: str) -> None:
-        """The site's root page is loaded: is it another site's under this name? Asked with the next flush, soon."""
-        slot.root = f"{slot.address} {sha256[:16]}"
+        """The site's root page is loaded: may it be another site's under this name? Asked with the next flush, soon."""
+        slot.root = root_marks(slot.site, slot.address, sha256, slot.robots)
         self.outbox.due.set()
 
     def hold(self, slot: Slot, request: Any) -> None:
@@ -456,7 +487,8 @@ class Agent:
         return True
 
     def _may_fetch(self) -> bool:
-        return self.session.holds and not (self._stream.paused or self.outbox.full or self._chain.full)
+        full = self._stream.paused or self.outbox.full or self.offers.full or self._chain.full
+        return self.session.holds and not full
 
     # --- the end ---
 
@@ -474,14 +506,16 @@ class Agent:
 
     async def _has_work(self, work: Work) -> bool:
         """Whether somebody has, or could have right now, a site for this work."""
+        depth = await self.queue.depth()
         if work == LOADING:
-            return await self._has_pages(await self.queue.depth())
+            return await self._has_pages(depth)
         idle = asyncio.get_running_loop().time() - self._last_in_hand
-        waits = works.is_packed(work) and idle < PACKING_SECONDS
+        patience = PACKING_BEHIND_SECONDS if depth.coordinated else PACKING_SECONDS
+        waits = works.is_packed(work) and idle < patience
         return await self.queue.due_now(work, unpacked=waits) > 0
 
     async def _has_pages(self, depth: Depth) -> bool:
-        """Whether there are pages to load, or a coordinator has yet to decide whether there are."""
+        """Whether there are pages to load, or a coordinator has yet to decide whether there are: NoCoordinatorError."""
         if depth.open:
             self._idle_since_ms = 0
             return True
@@ -489,18 +523,26 @@ class Agent:
         self._idle_since_ms = self._idle_since_ms or now_ms
         undecided = await self.queue.undecided()
         if undecided and not depth.coordinated and now_ms - self._idle_since_ms > COORDINATOR_SECONDS * 1000:
-            self._give_up(
-                "no_coordinator",
-                f"{undecided} finished sites may have new pages, and no coordinator runs to tell; expected one: "
-                "`scrapy coordinate`",
+            raise NoCoordinatorError(
+                f"{undecided} finished sites may have new pages, and no coordinator runs that decides; expected one: "
+                "`scrapy coordinate`"
             )
-        return undecided > 0
+        if undecided:
+            return True
+        # Without a coordinator nothing is compared, and nothing is lost by that.
+        comes = depth.coordinated or now_ms - self._idle_since_ms < COMPARISON_SECONDS * 1000
+        return bool(comes and await self.queue.suspects())
 
     async def _finish(self) -> None:
         """Say what is left for later, and let the engine end."""
         depth = await self.queue.depth()
+        if depth.added == 0 and self._seeded:
+            self._losses.note_emptied()
         if self._losses.lost:
-            self._give_up("queue_lost", self._losses.told(self._losses.lost))
+            self._give_up("queue_lost", self._losses.in_words)
+            return
+        if depth.added == 0 and self.seeding.left_out:
+            self._give_up("no_seeds", _no_seeds(Added(left_out=self.seeding.left_out)))
             return
         if depth.added == 0:
             self._give_up(
@@ -510,9 +552,10 @@ class Agent:
             )
             return
         if LOADING in self.works and not self.session.pages and not depth.later:
-            logger.info(
-                "nothing was left to do: %d sites are finished; --again walks them anew", depth.finished
-            )
+            if self._all_blocked:
+                self._give_up("no_seeds", _ALL_BLOCKED)
+                return
+            logger.info("nothing was left to do: %s", _at_rest(depth))
         await self._tell_due()
         if depth.later:
             waiting = await self.queue.later(NAMED_AT_THE_END)
@@ -531,6 +574,30 @@ class Agent:
         for work in self.works:
             if work != LOADING and (waiting := await self.queue.due(work, NAMED_AT_THE_END)):
                 logger.info("%s: sites are due in a later run: %s", work, _listed("from", waiting))
+
+
+def _at_rest(depth: Depth) -> str:
+    """What stands where nothing is left to do."""
+    others = (("paused", depth.paused), ("blocked", depth.blocked), ("aliases", depth.alias))
+    more = "".join(f", {many} are {state}" for state, many in others if many)
+    return f"{depth.finished} sites are finished{more}; --again walks finished ones anew"
+
+
+_ALL_BLOCKED = (
+    "no seeds: the operator blocked the sites of all that were given, and nothing else is left to do; expected "
+    "others, or `scrapy site resume SITE` first"
+)
+
+
+def _no_seeds(added: Added) -> str:
+    """Why none of the seeds that were given is one."""
+    if not added.left_out:
+        return f"no seeds: wanted URLs, and none of the {added.bad} lines given is one"
+    bad = f", and {added.bad} lines are no URLs" if added.bad else ""
+    return (
+        f"no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out all {added.left_out} URLs given{bad}; expected one that "
+        "matches"
+    )
 
 
 def _days(given: Options, queue: SiteQueue, session: Session) -> Days | None:

@@ -271,7 +271,8 @@ class _File:
         return f"{self._random}-{self._count:012x}"
 
     def _open(self) -> None:
-        self._renamed = [*make_folder(self.path.parent), self.path.parent]
+        # With what a try before has made, which may have failed behind this.
+        self._renamed = [*dict.fromkeys((*self._renamed, *make_folder(self.path.parent), self.path.parent))]
         descriptor = _make_locked(_open_name(self.path))
         try:
             # Under the lock: whoever mends files takes away the index of one that he may lock.

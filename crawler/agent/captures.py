@@ -85,6 +85,7 @@ class Capture(NamedTuple):
     file: str
     offset: int
     length: int
+    user_agent: str = ""  # that its request named, if that stands behind it; by `captures` alone
 
 
 class Kept(NamedTuple):
@@ -127,17 +128,40 @@ def members(path: Path) -> Iterator[Member | Damage]:
 def captures(path: Path) -> Iterator[Capture | Damage]:
     """The captures of a file and its damages, in order."""
     name = path.name.removesuffix(OPEN)
+    held: Capture | None = None  # until the record behind it is known
     for member in members(path):
-        if isinstance(member, Damage):
-            yield member
+        found = member if isinstance(member, Damage) else _found(member, name)
+        if isinstance(found, warc.Record):
+            if held is not None and found.kind == "request" and _url(found) == held.url:
+                held = held._replace(user_agent=_user_agent(found))
             continue
-        try:
-            capture = _capture(member, name)
-        except warc.WarcError:
-            yield Damage(member.offset, member.length)
-            continue
-        if capture is not None:
-            yield capture
+        if held is not None:
+            yield held
+            held = None
+        if isinstance(found, Damage):
+            yield found
+        else:
+            held = found
+    if held is not None:
+        yield held
+
+
+def _found(member: Member, name: str) -> Capture | Damage | warc.Record:
+    """What is in a member; a record where it is no capture."""
+    try:
+        record = warc.read(member.data)
+        return _capture_of(record, member, name) or record
+    except warc.WarcError:
+        return Damage(member.offset, member.length)
+
+
+def _user_agent(request: warc.Record) -> str:
+    fields = warc.http_parts(request.block)[1]
+    return (fields.get("User-Agent") or b"").decode("latin-1")
+
+
+def _url(record: warc.Record) -> str:
+    return record.field("WARC-Target-URI").strip("<>")
 
 
 def entry_of(member: Member, name: str) -> warc.Entry | None:
@@ -195,13 +219,16 @@ def _next_record(file: BinaryIO, start: int, size: int) -> int:
 
 def _capture(member: Member, file: str) -> Capture | None:
     """The capture in a member; None: it is a record of another kind. WarcError where it is no record."""
-    record = warc.read(member.data)
+    return _capture_of(warc.read(member.data), member, file)
+
+
+def _capture_of(record: warc.Record, member: Member, file: str) -> Capture | None:
     kind = record.kind
     if kind not in ("response", "revisit"):
         return None
     status, headers, body = warc.http_parts(record.block)
     return Capture(
-        url=record.field("WARC-Target-URI").strip("<>"),
+        url=_url(record),
         fetched_at=warc.milliseconds(record.field("WARC-Date")),
         status=status,
         headers=headers,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from crawler.agent.media import KIND_OF
-from crawler.sites.canonical import UrlError, ascii_host, host_of
+from crawler.records import MOST_HOSTS
+from crawler.sites.url import UrlError, ascii_host, host_of
 
 if TYPE_CHECKING:
     from crawler.agent.links import Links
 
 # Names of a kind that are kept of a page.
-MOST = 50
+MOST = MOST_HOSTS
 # Names that are looked at for these: a page may have a million.
 _MOST_LOOKED_AT = 2_000
 _ELSEWHERE = re.compile(r"[\x00-\x20]*+(?i:(mailto)|ftp):")

@@ -5,15 +5,18 @@ itself is a Transfer (crawler/agent/transfer.py), carried by the Wire (crawler/a
 share. Nothing of libcurl is seen outside of these three.
 
 A limit of 0 in DOWNLOAD_MAXSIZE means none. Redirects are not followed here; each hop is a request of its own and
-passes the guard. Bodies are decoded (gzip, deflate, br), and no other encoding is asked for. One that cannot be
-decoded is NotDecoded; the next request for its URL is given the body as it comes, with the flag "not_decoded".
+passes the guard. Bodies are decoded (gzip, deflate, br: crawler/agent/decoding.py), and no other encoding is asked
+for. A body that is not in the encoding that its head names, or in an unknown one, is given as it came, with the flag
+"not_decoded"; one that ends too early by its encoding is a loss, as one that ends too early by its length. One whose
+sum and size are both wrong is given with the flag "doubtful".
 A robots.txt (by its Errand) that is longer than ROBOTS_MAX_BYTES is cut off behind them, with the flag "cut_off".
 
 Reads of `request.meta`: download_timeout (caps each stage), download_maxsize, download_warnsize,
 download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (an Errand, whose `sending` is
 asked at the last moment; see crawler/agent/errands.py).
 Writes: download_latency (seconds until the head was complete); raw_head (lines of the answer's head as they came);
-encoded = (content encoding, bytes on the wire) where a body was decoded; stage_times = name_s, connect_s, tls_s,
+encoded = (content encoding, bytes on the wire) where a body was decoded; decoding_error = what is wrong with the
+encoding of a body that is whole all the same; stage_times = name_s, connect_s, tls_s,
 head_s, body_s in seconds (None = the stage was not finished) and reused: then connect_s and tls_s are 0 and say
 nothing about the site. The last is also set on failure.
 """
@@ -35,9 +38,9 @@ from scrapy.utils.httpobj import urlparse_cached
 
 from crawler.agent import proxies
 from crawler.agent.errands import asked_by
-from crawler.agent.errors import ConnectionLost, ConnectTimeout, NotDecoded
+from crawler.agent.errors import ConnectionLost, ConnectTimeout
 from crawler.agent.patience import taken_in
-from crawler.agent.transfer import Attempt, refusal_of
+from crawler.agent.transfer import PROXY_LOGIN, Attempt, refusal_of
 from crawler.agent.wire import ENCODINGS, leave, wire_of
 
 if TYPE_CHECKING:
@@ -45,20 +48,22 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Headers, Response
 
+    from crawler.agent.decoding import Decoded
     from crawler.agent.limits import Limits
     from crawler.agent.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
-# More addresses than this share too little of the connect limit each.
-MAX_ADDRESSES: Final = 3
+# Addresses of one name that are tried, and the seconds that each of them has at least: a name with many dead ones takes
+# no more than half a minute.
+MAX_ADDRESSES: Final = 32
+LEAST_SECONDS: Final = 1.0
 
-# URLs whose bodies could not be decoded and that are remembered until their next turn.
-MOST_UNDECODED: Final = 1000
-# What a request of a user's may ask for: all that libcurl decodes, under each of its names.
+# What a request of a user's may ask for: all that is decoded, under each of its names.
 _DECODED: Final = frozenset((*ENCODINGS.split(", "), "x-gzip", "identity", ""))
 
-_UNDECODABLE: Final = 61
+# An answer that libcurl cannot make sense of.
+_WEIRD: Final = 8
 # After the head these mean that the body ended too early.
 _LOSS: Final = frozenset((16, 18, 56, 92))
 
@@ -76,12 +81,12 @@ class CurlDownloadHandler(BaseDownloadHandler):
         self._warn_size = crawler.settings.getint("DOWNLOAD_WARNSIZE")
         self._fail_on_loss = crawler.settings.getbool("DOWNLOAD_FAIL_ON_DATALOSS")
         self._warned_of_loss = False
-        self._undecoded: dict[str, None] = {}  # URLs, the oldest first
 
     async def download_request(self, request: Request) -> Response:
         """Fetch one request. Raises what `crawler.agent.errors` draws, and StopDownload."""
         started, meta = monotonic(), request.meta
         meta.pop("encoded", None)
+        meta.pop("decoding_error", None)
         meta.pop("raw_head", None)
         times = dict.fromkeys(("name_s", "connect_s", "tls_s", "head_s", "body_s"))
         meta["stage_times"] = {**times, "reused": False}
@@ -140,8 +145,10 @@ class CurlDownloadHandler(BaseDownloadHandler):
     async def _fetch_from(
         self, addresses: list[str], host: str, request: Request, limits: Limits, started: float
     ) -> Response:
-        """Fetch from the first address that connects; together they have the connect limit of one."""
-        until = monotonic() + limits.connect.seconds
+        """Fetch from the first address that connects; they share the connect limit of one, if that is enough."""
+        until = monotonic() + max(
+            limits.connect.seconds, min(LEAST_SECONDS, limits.connect.seconds) * len(addresses)
+        )
         *others, last = addresses
         for turn, address in enumerate(others):
             share = (until - monotonic()) / (len(addresses) - turn)
@@ -159,7 +166,6 @@ class CurlDownloadHandler(BaseDownloadHandler):
 
     async def _fetch(self, attempt: Attempt, started: float) -> Response:
         errand = asked_by(attempt.request)
-        attempt.raw = attempt.request.url in self._undecoded
         attempt.cut_size = self._wire.robots_bytes if errand is not None and errand.for_robots else 0
         transfer = self._wire.take()
         try:
@@ -180,38 +186,33 @@ class CurlDownloadHandler(BaseDownloadHandler):
         if code == 0 and not transfer.head_at:
             # libcurl takes a head that ends with the connection for a whole one.
             raise ConnectionLost(f"{transfer.attempt.request.url}: closed before the head was complete")
+        if transfer.attempt.proxy is not None and transfer.status == PROXY_LOGIN:
+            raise transfer.proxy_refusal()
         if code == 0 or transfer.stop is not None or transfer.cut_off:
             return self._complete(transfer)
-        if code == _UNDECODABLE:
-            raise self._not_decoded(transfer, text)
         if transfer.head_at and code in _LOSS:
-            return self._incomplete(transfer, text)
+            return self._incomplete(transfer, transfer.decoded(), text)
+        if code == _WEIRD and transfer.follows_first_location():
+            return self._complete(transfer)
         raise transfer.error(code, text)
 
     def _complete(self, transfer: Transfer) -> Response:
-        attempt = transfer.attempt
-        response = transfer.response(["cut_off"] if transfer.cut_off else [])
-        if attempt.raw:
-            self._undecoded.pop(attempt.request.url, None)
-        self._warn_of_size(attempt.request, len(response.body))
+        found = transfer.decoded()
+        if found.loss and transfer.stop is None and not transfer.cut_off:
+            return self._incomplete(transfer, found, found.loss)
+        response = transfer.response(found, ["cut_off"] if transfer.cut_off else [])
+        self._warn_of_size(transfer.attempt.request, len(response.body))
         return response
-
-    def _not_decoded(self, transfer: Transfer, text: str) -> NotDecoded:
-        """The body is not in the encoding that its head names; asking at once would be earlier than the site allows."""
-        self._undecoded[transfer.attempt.request.url] = None
-        if len(self._undecoded) > MOST_UNDECODED:
-            del self._undecoded[next(iter(self._undecoded))]
-        return NotDecoded(f"{transfer.error(_UNDECODABLE, text)}; the next try takes it as it comes")
 
     def _warn_of_size(self, request: Request, size: int) -> None:
         limit = request.meta.get("download_warnsize", self._warn_size)
         if limit and size > limit:
             logger.warning(get_warnsize_msg(size, limit, request, expected=False))
 
-    def _incomplete(self, transfer: Transfer, text: str) -> Response:
+    def _incomplete(self, transfer: Transfer, found: Decoded, text: str) -> Response:
         request = transfer.attempt.request
         if not request.meta.get("download_fail_on_dataloss", self._fail_on_loss):
-            return transfer.response(["dataloss"])
+            return transfer.response(found, ["dataloss"])
         if not self._warned_of_loss:
             self._warned_of_loss = True
             logger.warning(get_dataloss_msg(request.url))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from scrapy import Request
-    from scrapy.http import Headers
+    from scrapy.http import Headers, Response
 
     from crawler.agent.frontier import Turn
     from crawler.agent.patience import SitePatience
@@ -26,9 +26,11 @@ KEY: Final = "lowtide"
 SLOT_META: Final[dict[str, Any]] = {"download_slot": "agent", "autothrottle_dont_adjust_delay": True}
 # And checks of sites' status another; settings/base.py lets neither wait (DOWNLOAD_SLOTS).
 CHECKS: Final = "status"
-# The frontier retries, follows and judges by itself; the answer of any status comes to us.
+# The frontier retries, follows and judges by itself; the answer of any status comes to us. Scrapy leaves a verbatim URL
+# as it is, and so does what fetches it.
 PAGE_META: Final[dict[str, Any]] = {
     **SLOT_META,
+    "verbatim_url": True,
     "dont_redirect": True,
     "dont_retry": True,
     "handle_httpstatus_all": True,
@@ -37,13 +39,13 @@ PAGE_META: Final[dict[str, Any]] = {
 
 @dataclass(eq=False, repr=False, slots=True)
 class Errand:
-    """One request of a slot: robots.txt, a page's turn (`turn`), a spider's own (`own`), or a `probe` of the site."""
+    """One request of a slot: robots.txt, a page's turn (`turn`), a spider's own (`own`), or a `trial` of the site."""
 
     slot: Slot
     sending: Callable[[], bool]  # asked right before the request is sent: whether it still may be
     turn: Turn | None = None
     own: bool = False
-    probe: bool = False
+    trial: bool = False  # a page that was loaded before is asked again: does the site work?
     callback: Callable[..., Any] | None = None  # the user's, of a request of his own
     errback: Callable[..., Any] | None = None
     replaced: int = 0  # requests that middlewares put in its place so far
@@ -53,6 +55,9 @@ class Errand:
     headers: Headers | None = None  # that request's, with what middlewares add
     received: int = 0  # bytes of bodies, as they came
     patience: SitePatience | None = None  # with the site that is asked; None: as much as the settings say
+    worn: int = 0  # times that the site had set cookies which were sent along
+    first: Response | None = None  # a redirect of the page whose turn it is: this request goes where it leads
+    hops: int = 0  # such requests for the page, this one included
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url or self.slot.site}>"
@@ -65,7 +70,7 @@ class Errand:
     @property
     def for_robots(self) -> bool:
         """Whether it fetches robots.txt."""
-        return self.turn is None and not self.own and not self.probe
+        return self.turn is None and not self.own and not self.trial
 
     @property
     def elsewhere(self) -> bool:

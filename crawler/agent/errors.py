@@ -12,9 +12,9 @@
     DownloadFailedError              -13
     ├── ConnectionLost                -6     closed or reset before the head was complete
     ├── TlsError                      -7     handshake failed, or the certificate is not trusted
+    ├── ProxyRefused                 -13     the proxy wants a login; its sites wait, and it is never stored
     └── MalformedAnswer              -12     not HTTP, or HTTP that cannot be believed
-        └── NotDecoded               -12     the body is not in the encoding that its head names
-    ResponseDataLossError             -8     the body ended too early
+    ResponseDataLossError             -8     the body ended too early, or breaks in its encoding
     StopDownload                     -13     who listens to a signal ended the download
     DownloadCancelledError           -13     the crawler itself ended the download
     ├── NotSent                      -13     the lease may have run out while it was on its way; never stored
@@ -82,8 +82,8 @@ class MalformedAnswer(DownloadFailedError):
     """What came is not HTTP, or HTTP that contradicts itself."""
 
 
-class NotDecoded(MalformedAnswer):
-    """The body is not in the encoding that its head names, or in an unknown one; the next try takes it as it comes."""
+class ProxyRefused(DownloadFailedError):
+    """The proxy wants another user or password (407); nothing is known of the site."""
 
 
 class NotSent(DownloadCancelledError):
@@ -99,6 +99,7 @@ class HeaderLimitExceeded(TooLarge):
 
 
 OTHER: Final = -13
+CUT_SHORT: Final = -8
 ROBOTS_DENIED: Final = -9
 IN_A_TRAP: Final = -15
 
@@ -111,7 +112,7 @@ _STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (DownloadTimeoutError, -4),
     (ConnectionLost, -6),
     (TlsError, -7),
-    (ResponseDataLossError, -8),
+    (ResponseDataLossError, CUT_SHORT),
     (RobotsDenied, ROBOTS_DENIED),
     (AddressRefused, -10),
     (TooLarge, -11),
@@ -129,7 +130,7 @@ _OF_LIBCURL: Final[dict[int, type[Exception]]] = {
     **dict.fromkeys((1, 3, 67), UnsupportedURLSchemeError),
     **dict.fromkeys((5, 6), CannotResolveHostError),
     7: DownloadConnectionRefusedError,
-    **dict.fromkeys((8, 16, 61, 92), MalformedAnswer),
+    **dict.fromkeys((8, 16, 92), MalformedAnswer),
     **dict.fromkeys((52, 55, 56), ConnectionLost),
     **dict.fromkeys((35, 51, 53, 54, 58, 59, 60, 66, 77, 80, 82, 83, 90, 91, 98), TlsError),
 }

@@ -24,17 +24,19 @@ from scrapy.utils.defer import deferred_from_coro
 
 from crawler import engine, records
 from crawler import options as our_options
+from crawler.agent import robots
 from crawler.agent.captures import CaptureError, Damage, Library, NotThere, captures
 from crawler.agent.frontier import Frontier
-from crawler.agent.overrides import PLAIN, Dress
+from crawler.agent.overrides import PLAIN, Dress, Overrides
 from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.session import Author, BackOff, now_ms
 from crawler.agent.slots import Slot
 from crawler.agent.visits import note_answer
 from crawler.sites import connection
-from crawler.sites.canonical import UrlError, split
+from crawler.sites.canonical import page_of
 from crawler.sites.queue import Leased, SiteQueue
 from crawler.sites.scope import Scope
+from crawler.sites.url import UrlError, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,13 +194,13 @@ class Republishing(_Reading):
 
     def _page(self, capture: Capture, body: bytes) -> LoadedPage | None:
         try:
-            site, path = split(capture.url)
+            site, asked = resolve(capture.url)
         except UrlError as error:
             logger.warning("%s at %d: %s", capture.file, capture.offset, error)
             self._figures.count("failed")
             return None
-        response = answer_of(capture, body, Request(capture.url))
-        return self._agent.page(record_of(capture, site, path, response), response)
+        response = answer_of(capture, body, Request(capture.url, meta={"verbatim_url": True}))
+        return self._agent.page(record_of(capture, site, asked, response), response, capture.user_agent)
 
     async def _tell(self) -> None:
         """What was made goes into the stream, however long that takes; while it is full, wait."""
@@ -242,16 +244,26 @@ class _Bystander:
         self.max_url_length: int = crawler.settings.getint("URLLENGTH_LIMIT")
         self.offers = self  # of which the pipelines call `add` alone
         self.told: list[tuple[bytes, bytes]] = []
+        self._overrides = Overrides(options.site_overrides)
+        self._name = robots.product(crawler.settings["USER_AGENT"])
         self._author = Author("extract")
 
-    def page(self, record: records.Page, response: Response) -> LoadedPage:
-        """A page as the chain takes it, in a slot of its own: nothing is remembered from page to page."""
+    def page(self, record: records.Page, response: Response, user_agent: str) -> LoadedPage:
+        """A page as the chain takes it, in a slot of its own: nothing is remembered from page to page.
+
+        What it says to one crawler by name is for the name under which it was fetched; for that of the settings where
+        the archive does not tell.
+        """
         frontier = Frontier()
-        frontier.add([record.path], record.depth)
+        frontier.add_page(record.path, record.asked_as or record.path, record.depth)
         turn = frontier.take(0.0)
         assert turn is not None
         leased = Leased(record.site, "", suspended=False, address=None)
-        slot = Slot(leased, frontier, 0, Dress(record.site, PLAIN, ""), 0.0)
+        if user_agent:
+            dress = Dress(record.site, PLAIN, robots.product(user_agent))
+        else:
+            dress = Dress(record.site, self._overrides.of(record.site), self._name)
+        slot = Slot(leased, frontier, 0, dress, 0.0)
         self._fetched_at = record.fetched_at
         return LoadedPage(cast("Agent", self), slot, turn, response, record)
 
@@ -281,7 +293,12 @@ class Reparsing(_Reading):
         if capture is None:
             self._ended = True
             return None
-        meta = {"depth": capture.fetch.depth, "fetched_at": capture.fetched_at, _CAPTURE: (capture, body)}
+        meta = {
+            "depth": capture.fetch.depth,
+            "fetched_at": capture.fetched_at,
+            "verbatim_url": True,
+            _CAPTURE: (capture, body),
+        }
         return Request(capture.url, meta=meta, dont_filter=True)
 
 
@@ -338,9 +355,9 @@ def answer_of(capture: Capture, body: bytes, request: Request) -> Response:
     return response
 
 
-def record_of(capture: Capture, site: str, path: str, response: Response) -> records.Page:
-    """The record that the fetch had before it passed the page pipelines."""
-    fetch = capture.fetch
+def record_of(capture: Capture, site: str, asked: str, response: Response) -> records.Page:
+    """The record that the fetch of this path had before it passed the page pipelines."""
+    fetch, path = capture.fetch, page_of(asked)
     record = records.Page(
         site=site,
         path=path,
@@ -354,6 +371,8 @@ def record_of(capture: Capture, site: str, path: str, response: Response) -> rec
         warc_file=capture.file,
         warc_offset=capture.offset,
         warc_length=capture.length,
+        error=fetch.error,
+        asked_as=asked if asked != path else "",
     )
     note_answer(record, response)
     record.latency_ms, record.wire_size = fetch.latency_ms, fetch.wire_size

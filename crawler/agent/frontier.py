@@ -1,10 +1,17 @@
 """The URLs of one leased site: to fetch, in flight, seen. Breadth first, within the site's budgets. Pure.
 
 Every path that was ever accepted has an index, in the order of acceptance; `head` runs through that order, and
-the few that were taken but are not done (in flight, set back for another try) are the exceptions. So all that a
-checkpoint needs is the paths in order, the head and the exceptions: `delta()` tells what changed since the last
-entry, `whole()` all of it, and `restore` makes a frontier of a whole and the deltas behind it. Whoever holds the
-bytes can go on with the site; exceptions become pages to fetch again.
+the few that were taken but are not done (in flight, set back for another try, to be taken again) are the exceptions.
+So all that a checkpoint needs is the paths in order, the head and the exceptions: `delta()` tells what changed since
+the last entry, `whole()` all of it, and `restore` makes a frontier of a whole and the deltas behind it. Whoever holds
+the bytes can go on with the site; exceptions become pages to fetch again.
+
+A path is as deep as the shortest way that is known to it. With a limit of depth, a page that is done and turns out to
+be less deep is taken again, since links of it may have been left out; the least deep one first, and only when nothing
+is left to fetch that could lower it once more. So that costs one fetch more of a page, but where pages fail meanwhile.
+
+A page is known by its canonical path, and asked for by the path that first named it: where the two differ, that one is
+kept beside.
 
 `changes` and `everything` take a snapshot at once; `encode` makes bytes of it, in another thread where a site is
 large.
@@ -13,16 +20,23 @@ large.
 from __future__ import annotations
 
 import heapq
+import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Annotated, NamedTuple
+from itertools import chain, groupby
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
 
+from crawler import left_out
+from crawler.agent import copies
+from crawler.agent.copies import Copies
+from crawler.agent.walls import MOST_REDIRECTS
+from crawler.left_out import LeftOut, Part, Reason
 from crawler.records import SET_HASHES, hash_of, set_hash
+from crawler.sites.canonical import page_of
 
 VERSION = 1
 # Of zstd: a tenth smaller than 1, for about a microsecond a page more.
@@ -33,16 +47,25 @@ _COMPRESS_ABOVE = 200
 _DIGEST = 6
 # A journal shorter than this is not folded.
 FOLD_ABOVE = 2048
-# Of a site whose pages are limited, URLs that are known for each that may be fetched, and at least: a page may bring
-# thousands of new ones (220 bytes each) that nobody will ever fetch. What is left out is found again by a later walk.
+# Of a site whose pages are limited, URLs that are known for each that may be fetched; at least; and beyond the limit at
+# most: a page may bring thousands of new ones (220 bytes each) that nobody will ever fetch. More are counted as left
+# out and not remembered; a later walk finds them again.
 KNOWN_FOR_EACH = 10
 LEAST_KNOWN = 10_000
+MOST_BEYOND = 50_000
 # Pages that wait for another try behind those that were not tried yet. With more of them, some go first: each
 # checkpoint names them all.
 MOST_BEHIND = 200
 # Deeper pages count as this deep.
 _DEEPEST = 65_535
+# The latest time (s) that a page can have changed at: that of 32 bits.
+_LATEST = 2**32 - 1
+# Redirects that one circle may have.
+_LONGEST_CIRCLE = 10
+# A page's index and when it changed (s).
+_PAIR = struct.Struct("<II")
 
+_Value = TypeVar("_Value", int, str)
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Depth = Annotated[int, msgspec.Meta(ge=0, le=_DEEPEST)]
 
@@ -55,9 +78,15 @@ class Turn(NamedTuple):
     """A page's turn to be fetched."""
 
     number: int  # its place in the order of acceptance
-    path: str
+    path: str  # canonical: the page's name
     depth: int
     tries: int  # counts this one: 1, 2, …
+    asked: str  # path that is asked for: as it was written where the page was first named
+
+    @property
+    def asked_as(self) -> str:
+        """What is asked for, where that is not the page's name; else empty."""
+        return self.asked if self.asked != self.path else ""
 
 
 class _Entry(msgspec.Struct, array_like=True):
@@ -76,6 +105,16 @@ class _Entry(msgspec.Struct, array_like=True):
     # Entries of older versions end before these.
     parkings: _Count = 0
     done_hash: _Count | None = None
+    sitemaps: list[tuple[_Count, _Count]] = []  # index, how many indexes name it one behind the other
+    changes: bytes = b""  # pairs of index and time (s)
+    lowered: list[tuple[_Count, _Depth]] = []  # index and depth of paths that shorter ways were found to
+    retakes: list[_Count] = []  # of the exceptions those that were done before
+    left_out: list[Part] = []
+    # Index of a page, and of where it redirected to; the same one: nowhere any more.
+    redirects: list[tuple[_Count, _Count]] = []
+    copies: copies.Told | None = None
+    spelt: list[_Count] = []  # indexes of paths that are asked for in another spelling than their own
+    spellings: bytes = b""  # these, newline-separated, zstd; empty: none
 
 
 class Snapshot(NamedTuple):
@@ -93,6 +132,14 @@ class Snapshot(NamedTuple):
     strikes: int
     parkings: int
     done_hash: int
+    sitemaps: list[tuple[int, int]]
+    changes: list[tuple[int, int]]
+    lowered: list[tuple[int, int]]
+    retakes: list[int]
+    left_out: list[Part]
+    redirects: list[tuple[int, int]]
+    copies: copies.Told | None
+    spellings: list[tuple[int, str]]
     told: Callable[[int], None]  # called with the length of the bytes made of it
 
 
@@ -113,15 +160,38 @@ class Frontier:
         self._site = site
         self._paths: list[str] = []
         self._index: dict[str, int] = {}
+        # Of those that are asked for otherwise the spelling, by index and the other way round.
+        self._spellings: dict[int, str] = {}
+        self._spelt: dict[str, int] = {}
+        self._new_spellings: list[int] = []
         self._depths = array("H")
-        self._depth_runs: list[tuple[int, int]] = []  # the same, told briefly: depth, how many in a row
+        # The same as they were accepted, told briefly: depth, how many in a row; and those that are less deep by now.
+        self._depth_runs: list[tuple[int, int]] = []
+        self._lowered: dict[int, int] = {}
+        self._deepest = 0
+        self._new_lowered: list[int] = []
         self._head = 0
         self._taken = 0  # pages that count against the budget
         self._in_flight: dict[int, int] = {}  # index -> tries, this one included
         self._set_back: list[tuple[float, int, int]] = []  # heap: due, index, tries so far
+        # Pages that were done and are to be taken again for their links: all of them, those that wait for their turn,
+        # and these by depth (a heap of depth and index; an entry of another depth than its page has by now is void).
+        self._retakes: set[int] = set()
+        self._deferred: set[int] = set()
+        self._by_depth: list[tuple[int, int]] = []
+        # Where pages redirected to, the latest ones, by index.
+        self._redirects: dict[int, int] = {}
+        self._new_redirects: list[int] = []
         self._digests: dict[bytes, int] = {}
         self._told_paths = 0
         self._new_digests: list[tuple[bytes, int]] = []
+        self._sitemaps: dict[int, int] = {}  # by index, behind how many indexes they were named
+        self._new_sitemaps: list[int] = []
+        # When pages that are not done changed last (s since 1970), as their sitemap says; 0: nothing is said.
+        self._changes = array("I")
+        self._new_changes: list[int] = []
+        self._left = LeftOut()
+        self._copies = Copies()
         self._base_bytes = 0
         self._journal_bytes = 0
         self._replaces = False  # the stored checkpoint is of no use
@@ -130,7 +200,7 @@ class Frontier:
         return len(self._paths)
 
     def __contains__(self, path: str) -> bool:
-        return path in self._index
+        return path in self._index or path in self._spelt or page_of(path) in self._index
 
     @property
     def in_flight(self) -> int:
@@ -146,7 +216,7 @@ class Frontier:
     def pending(self) -> int:
         """Pages still to fetch or in flight, as far as the budget goes."""
         waiting = 0 if self._full else len(self._paths) - self._head
-        return waiting + len(self._in_flight) + len(self._set_back)
+        return waiting + len(self._in_flight) + len(self._set_back) + len(self._deferred)
 
     @property
     def _full(self) -> bool:
@@ -154,35 +224,211 @@ class Frontier:
 
     @property
     def _most_known(self) -> int:
-        return max(LEAST_KNOWN, KNOWN_FOR_EACH * self.max_pages) if self.max_pages else sys.maxsize
+        if not self.max_pages:
+            return sys.maxsize
+        return max(LEAST_KNOWN, min(KNOWN_FOR_EACH * self.max_pages, self.max_pages + MOST_BEYOND))
 
     def add(self, paths: Iterable[str], depth: int, refused: Callable[[str], bool] | None = None) -> int:
-        """Accept canonical paths found at `depth`; how many were new, and are not too deep or too many.
+        """Accept paths, as written, found at `depth`; how many new pages there were, not too deep and not too many.
 
-        `refused` is asked of those that are new, and says which of them are left out.
+        Those that are known are that deep at most from now on. `refused` is asked of the canonical paths of those that
+        are new, and says which of them are of a trap. What is not accepted is counted as left out.
         """
+        index, left = self._index, self._left
         if 0 < self.max_depth < depth:
+            left.add("depth", (path for path in map(page_of, paths) if path not in index))
             return 0
+        depth, before = min(depth, _DEEPEST), len(self._paths)
+        spelt, depths, most = self._spelt, self._depths, self._most_known
+        if depth >= self._deepest:  # as breadth first has it mostly: no known path is deeper
+            # What is known in this very spelling, as most links are, needs no look at it.
+            paths = [path for path in paths if path not in index and path not in spelt]
+        for written in paths:
+            path = written if written in index else page_of(written)
+            number = index.get(path)
+            if number is not None:
+                if number < before and depth < depths[number]:
+                    self._lower(number, depth)
+            elif refused is not None and refused(path):
+                left.add("family", (path,))
+            elif len(self._paths) >= most:
+                left.add("memory", (path,))
+            else:
+                self._accept(path, written)
+        return self._note_depth(before, depth)
+
+    def add_page(self, path: str, asked: str, depth: int) -> None:
+        """Accept a page that is not known by its canonical path, and the one to ask for."""
         before = len(self._paths)
-        index, most = self._index, self._most_known
-        for path in paths:
-            if path not in index and (refused is None or not refused(path)):
-                if len(self._paths) >= most:
-                    break
-                index[path] = len(self._paths)
-                self._paths.append(path)
+        self._accept(path, asked)
+        self._note_depth(before, min(depth, _DEEPEST))
+
+    def _accept(self, path: str, written: str) -> None:
+        number = self._index[path] = len(self._paths)
+        self._paths.append(path)
+        if written != path:
+            self._spell(number, written)
+        if self._left.samples:
+            self._left.take_out(path)
+
+    def spell(self, turn: Turn, written: str) -> None:
+        """From the page's next turn on another spelling of it is asked for."""
+        self._spell(turn.number, written)
+
+    def _spell(self, number: int, written: str) -> None:
+        self._spellings[number] = written
+        self._spelt[written] = number
+        self._new_spellings.append(number)
+
+    def _note_depth(self, before: int, depth: int) -> int:
+        """The depth of the paths accepted since there were `before`; how many these are."""
         new = len(self._paths) - before
         if new:
-            self._append_depths(min(depth, _DEEPEST), new)
+            self._append_depths(depth, new)
         return new
 
+    def _lower(self, number: int, depth: int) -> None:
+        """A shorter way leads to a known page. Without a limit that is of no use to one that is done."""
+        done = self._is_done(number)
+        if done and not self.max_depth:
+            return
+        self._depths[number] = self._lowered[number] = depth
+        self._new_lowered.append(number)
+        if done:
+            self._undo(number)
+            self._defer(number)
+        elif number in self._deferred:
+            heapq.heappush(self._by_depth, (depth, number))
+
+    def _defer(self, number: int) -> None:
+        """A page is to be taken again for its links, when its depth is certain."""
+        self._retakes.add(number)
+        self._deferred.add(number)
+        heapq.heappush(self._by_depth, (self._depths[number], number))
+
+    def now(self, turn: Turn) -> Turn:
+        """The turn with the page's depth as it is known by now."""
+        depth = self._depths[turn.number]
+        return turn if depth == turn.depth else turn._replace(depth=depth)
+
+    def links_count(self, turn: Turn, original: str) -> bool:
+        """Whether links of a copy count: depth is limited, and the original is deeper."""
+        index = self._index.get(original)
+        return self.max_depth > 0 and index is not None and turn.depth < self._depths[index]
+
+    # --- links of copies ---
+
+    def add_of_copy(
+        self, original: str, paths: Iterable[str], depth: int, refused: Callable[[str], bool] | None = None
+    ) -> None:
+        """Pages that a copy of a known page leads to: those that are not known are tried (crawler.agent.copies)."""
+        paths, [number] = list(paths), self.numbers([original])
+        known = self.numbers(paths)
+        new = dict.fromkeys(path for path, place in zip(paths, known, strict=True) if place < 0)
+        if self.max_depth:
+            # Shorter ways to known ones; new ones that are too deep are counted.
+            too_deep = depth > self.max_depth
+            self.add([path for path in paths if too_deep or path not in new], depth)
+            new = {} if too_deep else new
+        if refused is not None:
+            trapped = {path for path in new if refused(page_of(path))}
+            self._left.add("family", map(page_of, trapped))
+            new = {path: None for path in new if path not in trapped}
+        if new and number >= 0:
+            most = min(self._most_known - len(self._paths), copies.MOST_HELD)
+            self._left.add("copy", map(page_of, self._copies.hold(number, new, depth, most)))
+            self._try_copies()
+
+    def hand_on(self, turn: Turn, path: str) -> None:
+        """The page of this turn redirects to another one, which is tried in its place if it had no turn yet."""
+        if turn.number in self._copies.trials:
+            [number] = self.numbers([path])
+            if number >= self._head and number not in self._copies.trials:
+                self._copies.hand_on(turn.number, number)
+
+    def _try_copies(self) -> None:
+        """Accept what copies lead to as far as there is room, and give up what can have none any more."""
+        while (found := self._copies.next(len(self._digests))) is not None:
+            number = len(self._paths)
+            if self.add((found.path,), found.depth):
+                self._copies.begin(number, found.original)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self._left.add("copy", (page_of(path) for path in self._copies.give_up() if path not in self))
+
+    # --- what is left out ---
+
+    def leave_out(self, reason: Reason, urls: Iterable[str]) -> None:
+        """A bound keeps these URLs from being fetched, or from being read whole; each counts once.
+
+        Paths of this site, as written; URLs of other sites. One that is accepted later, or has its turn, does
+        not count any more.
+        """
+        # What is too long is no path, but what stands on the page.
+        named = urls if reason == "length" else (page_of(url) if url.startswith("/") else url for url in urls)
+        self._left.add(reason, named)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many URLs are left out, by reason (crawler.left_out.BOUNDS); reasons without any are missing."""
+        counts = self._left.counts
+        if self.over_budget:
+            counts["pages"] = counts.get("pages", 0) + self.over_budget
+        if self._copies.held:
+            held = sum(1 for path in self._copies.paths() if path not in self)
+            counts["copy"] = counts.get("copy", 0) + held
+        return counts
+
+    def pack_left_out(self) -> bytes:
+        """The same, so that another walk of the site can count on (`checkpoint_of`); empty: nothing is left out."""
+        return self._left.packed({"pages": self._paths[self._head :] if self._full else ()})
+
+    # --- what is known of pages ---
+
     def numbers(self, paths: Iterable[str]) -> list[int]:
-        """The place of each path in the order of acceptance; -1: it was not accepted."""
-        number = self._index.get
-        return [number(path, -1) for path in paths]
+        """The place of each path's page, in whatever spelling, in the order of acceptance; -1: it was not accepted."""
+        index, spelt = self._index, self._spelt
+        return [
+            index[path] if path in index else spelt[path] if path in spelt else index.get(page_of(path), -1)
+            for path in paths
+        ]
+
+    def name_sitemaps(self, paths: Iterable[str], indexes: int) -> None:
+        """Of these paths, those that were accepted are sitemaps, named behind so many indexes."""
+        for index in self.numbers(paths):
+            if index >= 0 and indexes < self._sitemaps.get(index, sys.maxsize):
+                self._sitemaps[index] = indexes
+                self._new_sitemaps.append(index)
+
+    def indexes_before(self, turn: Turn) -> int | None:
+        """Behind how many indexes the page was named as a sitemap; None: it was not."""
+        return self._sitemaps.get(turn.number)
+
+    def note_changes(self, changes: Iterable[tuple[str, int]]) -> None:
+        """A sitemap says when (ms) these paths changed last; those that were not accepted are left."""
+        for path, changed_at in changes:
+            (index,) = self.numbers((path,))
+            if index >= 0 and self._note_change(index, min(changed_at // 1000, _LATEST)):
+                self._new_changes.append(index)
+
+    def changed_at(self, turn: Turn) -> int:
+        """When (ms) the page changed last, as a sitemap says; 0: none says."""
+        return self._changes[turn.number] * 1000 if turn.number < len(self._changes) else 0
+
+    def _note_change(self, index: int, seconds: int) -> bool:
+        """Take in a time; whether it is later than what was known."""
+        missing = index + 1 - len(self._changes)
+        if missing > 0:
+            self._changes.extend(array("I", bytes(4 * missing)))
+        if seconds <= self._changes[index]:
+            return False
+        self._changes[index] = seconds
+        return True
 
     def _append_depths(self, depth: int, many: int) -> None:
         self._depths.extend(array("H", [depth]) * many)
+        self._deepest = max(self._deepest, depth)
         runs = self._depth_runs
         if runs and runs[-1][0] == depth:
             runs[-1] = (depth, runs[-1][1] + many)
@@ -195,11 +441,28 @@ class Frontier:
         if self._set_back and self._set_back[0][0] <= now and not (untried and self._waits_behind):
             _, index, tries = heapq.heappop(self._set_back)
             return self._take(index, tries + 1)
+        retake = self._next_retake()
+        if retake is not None:
+            self._deferred.remove(retake)
+            return self._take(retake, 1)
         if not untried:
             return None
         self._head += 1
         self._taken += 1
         return self._take(self._head - 1, 1)
+
+    def _next_retake(self) -> int | None:
+        """The page to take again now: the least deep, when no page is left to fetch that may lead to it by less."""
+        heap = self._by_depth
+        while heap and (heap[0][1] not in self._deferred or heap[0][0] != self._depths[heap[0][1]]):
+            heapq.heappop(heap)
+        if not heap:
+            return None
+        depth, number = heap[0]
+        if self._head < len(self._paths) and not self._full and self._depths[self._head] <= depth:
+            return None
+        others = chain(self._in_flight, (index for _, index, _ in self._set_back))
+        return None if any(self._depths[index] < depth for index in others) else number
 
     @property
     def _waits_behind(self) -> bool:
@@ -210,30 +473,107 @@ class Frontier:
         """When `take` will next give a page; None: never, unless links are found or a turn is set back."""
         if self._head < len(self._paths) and not self._full:
             return now
+        if self._next_retake() is not None:
+            return now
         return max(now, self._set_back[0][0]) if self._set_back else None
 
     def finish(self, turn: Turn, *, counts: bool = True) -> None:
         """The turn ended for good; `counts` False gives its place in the budget back (never fetched)."""
-        del self._in_flight[turn.number]
+        number = turn.number
+        del self._in_flight[number]
         self.published += 1
         self.done_hash = (self.done_hash + hash_of(self._site + turn.path)) % SET_HASHES
-        if not counts:
-            self._taken -= 1
+        # One that was done before has had its place, or gave it back then.
+        if not counts and number not in self._retakes:
+            self._taken = max(0, self._taken - 1)
+        self._retakes.discard(number)
+        if number in self._copies.trials:
+            self._copies.end(number, asked=counts)
+            self._try_copies()
+        if self.max_depth and self._depths[number] < turn.depth:
+            self._undo(number)
+            self._defer(number)
 
     def done(self) -> Iterator[str]:
         """The paths of the pages whose turn has ended, in the order of acceptance."""
-        waiting = self._in_flight.keys() | {index for _, index, _ in self._set_back}
+        waiting = self._in_flight.keys() | self._deferred | {index for _, index, _ in self._set_back}
         return (path for index, path in enumerate(self._paths[: self._head]) if index not in waiting)
+
+    def _is_done(self, number: int) -> bool:
+        if number >= self._head or number in self._in_flight or number in self._deferred:
+            return False
+        return all(index != number for _, index, _ in self._set_back)
+
+    def _undo(self, number: int) -> None:
+        """The turn of a page that is done did not end."""
+        self.published -= 1
+        self.done_hash = (self.done_hash - hash_of(self._site + self._paths[number])) % SET_HASHES
+
+    def leave_retakes(self) -> None:
+        """Pages that were to be taken again stay as they were."""
+        waiting = self._deferred | {index for _, index, _ in self._set_back if index in self._retakes}
+        for number in waiting:
+            self.published += 1
+            self.done_hash = (self.done_hash + hash_of(self._site + self._paths[number])) % SET_HASHES
+        self._set_back = [one for one in self._set_back if one[1] not in waiting]
+        heapq.heapify(self._set_back)
+        self._retakes -= waiting
+        self._deferred, self._by_depth = set(), []
+
+    def to_fetch(self) -> Iterator[tuple[str, int]]:
+        """The paths of all other pages, each with its depth; those beyond the budget too."""
+        waiting = self._in_flight.keys() | self._deferred | {index for _, index, _ in self._set_back}
+        for index in chain(sorted(waiting), range(self._head, len(self._paths))):
+            yield self._paths[index], self._depths[index]
 
     def undo(self, paths: Iterable[str]) -> int:
         """These pages are to be fetched again, of those whose turn has ended; how many there were."""
         done, undone = set(self.done()), 0
         for path in done.intersection(paths):
-            heapq.heappush(self._set_back, (0.0, self._index[path], 0))
-            self.done_hash = (self.done_hash - hash_of(self._site + path)) % SET_HASHES
+            heapq.heappush(self._set_back, _at_once(self._index[path], 0))
+            self._undo(self._index[path])
             undone += 1
-        self.published -= undone
         return undone
+
+    def note_redirect(self, turn: Turn, path: str) -> list[str]:
+        """The page leads to this path; the circle that it closes, from there to the page itself: empty, if none."""
+        number, target = turn.number, self._index.get(path)
+        if target is None:
+            return []
+        if target != number:
+            self._redirects.pop(number, None)
+            self._redirects[number] = target
+            self._new_redirects.append(number)
+            if len(self._redirects) > MOST_REDIRECTS:
+                del self._redirects[next(iter(self._redirects))]
+        circle = [target]
+        while circle[-1] != number:
+            following = self._redirects.get(circle[-1])
+            if following is None or len(circle) == _LONGEST_CIRCLE:
+                return []
+            circle.append(following)
+        return [self._paths[index] for index in circle]
+
+    def has_redirected(self, path: str) -> bool:
+        """Whether the page leads elsewhere, as far as is remembered."""
+        return self._index.get(path) in self._redirects
+
+    def redirect_of(self, path: str) -> str | None:
+        """Where the page leads; None: to itself, or nowhere as far as is remembered."""
+        target = self._redirects.get(self._index.get(path, -1))
+        return None if target is None else self._paths[target]
+
+    def note_loaded(self, turn: Turn) -> None:
+        """The page leads nowhere else."""
+        if self._redirects.pop(turn.number, None) is not None:
+            self._new_redirects.append(turn.number)
+
+    def ask_again(self, path: str) -> None:
+        """A page whose turn has ended has another one, before all others; one that is to have its turn is left."""
+        number = self._index.get(path)
+        if number is not None and self._is_done(number):
+            self._undo(number)
+            heapq.heappush(self._set_back, _at_once(number, 0))
 
     def set_back(self, turn: Turn, due: float) -> None:
         """The page gets another turn, at `due` at the earliest (same clock as `take`), behind untried pages."""
@@ -247,13 +587,17 @@ class Frontier:
 
     @property
     def loaded(self) -> str | None:
-        """The path of a page that was loaded, the last one known; None: none was yet, or that is not known."""
+        """What to ask for a page that was loaded, the last one known; None: none was yet, or that is not known."""
         owner = next(reversed(self._digests.values()), None)
-        return None if owner is None else self._paths[owner]
+        return None if owner is None else self._spellings.get(owner, self._paths[owner])
 
     def first_with(self, turn: Turn, sha256: bytes) -> str | None:
         """The path of an earlier page of this site with the same bytes; None: this is the first."""
         digest = sha256[:_DIGEST]
+        if turn.number in self._copies.trials and digest not in self._digests:
+            self._digests[digest] = turn.number
+            self._copies.earn(turn.number)
+            self._try_copies()
         owner = self._digests.setdefault(digest, turn.number)
         if owner == turn.number:
             self._new_digests.append((digest, owner))
@@ -262,7 +606,10 @@ class Frontier:
 
     def _take(self, index: int, tries: int) -> Turn:
         self._in_flight[index] = tries
-        return Turn(index, self._paths[index], self._depths[index], tries)
+        path = self._paths[index]
+        if self._left.samples:
+            self._left.take_out(path)
+        return Turn(index, path, self._depths[index], tries, self._spellings.get(index, path))
 
     # --- checkpoint ---
 
@@ -288,18 +635,37 @@ class Frontier:
         digests = [digest for digest, _ in self._new_digests]
         owners = [owner for _, owner in self._new_digests]
         depths = _runs(self._depths[first:])
-        snapshot = self._snapshot(first, depths, digests, owners, self._count_journal)
+        sitemaps = [(index, self._sitemaps[index]) for index in self._new_sitemaps]
+        changes = [(index, self._changes[index]) for index in self._new_changes]
+        lowered = [(index, self._lowered[index]) for index in self._new_lowered]
+        redirects = [(index, self._redirects.get(index, index)) for index in self._new_redirects]
+        spellings = [(index, self._spellings[index]) for index in self._new_spellings]
+        told, left, tried = self._count_journal, self._left.changes(), self._copies.changes()
+        parts = (first, depths, digests, owners, sitemaps, changes, lowered, left, redirects, tried)
+        snapshot = self._snapshot(*parts, spellings, told)
         self._tell()
         return snapshot
 
     def everything(self) -> Snapshot:
         """All there is; replaces all entries before it."""
         digests, owners = list(self._digests), list(self._digests.values())
-        snapshot = self._snapshot(0, list(self._depth_runs), digests, owners, self._count_base)
+        depths, sitemaps = list(self._depth_runs), list(self._sitemaps.items())
+        changes, lowered = self._open_changes(), list(self._lowered.items())
+        told, left, redirects = self._count_base, self._left.everything(), list(self._redirects.items())
+        tried, spellings = self._copies.everything(), list(self._spellings.items())
+        parts = (0, depths, digests, owners, sitemaps, changes, lowered, left, redirects, tried)
+        snapshot = self._snapshot(*parts, spellings, told)
         self._journal_bytes = 0
         self._replaces = False
         self._tell()
         return snapshot
+
+    def _open_changes(self) -> list[tuple[int, int]]:
+        """Times of the pages whose turn has not ended."""
+        changes = self._changes
+        open_ones = [*self._in_flight, *self._deferred, *(index for _, index, _ in self._set_back)]
+        numbers = chain(open_ones, range(self._head, len(changes)))
+        return [(index, changes[index]) for index in numbers if index < len(changes) and changes[index]]
 
     def _count_journal(self, length: int) -> None:
         self._journal_bytes += length
@@ -321,6 +687,8 @@ class Frontier:
                 self._journal_bytes += len(data)
             else:
                 self._base_bytes = len(data)
+        self._copies.forget(lambda path: path in self)
+        self._give_up()
         if entry is not None and entry.done_hash is None:
             self.done_hash = set_hash(hash_of(self._site + path) for path in self.done())
         self._tell()
@@ -328,6 +696,10 @@ class Frontier:
     def _tell(self) -> None:
         self._told_paths = len(self._paths)
         self._new_digests = []
+        self._new_sitemaps, self._new_changes = [], []
+        self._new_lowered, self._new_redirects, self._new_spellings = [], [], []
+        self._left.tell()
+        self._copies.tell()
 
     def _snapshot(
         self,
@@ -335,10 +707,18 @@ class Frontier:
         depths: list[tuple[int, int]],
         digests: list[bytes],
         owners: list[int],
+        sitemaps: list[tuple[int, int]],
+        changes: list[tuple[int, int]],
+        lowered: list[tuple[int, int]],
+        left: list[Part],
+        redirects: list[tuple[int, int]],
+        tried: copies.Told | None,
+        spellings: list[tuple[int, str]],
         told: Callable[[int], None],
     ) -> Snapshot:
         exceptions = [(index, tries - 1) for index, tries in self._in_flight.items()]
         exceptions += [(index, tries) for _, index, tries in self._set_back]
+        exceptions += [(index, 0) for index in self._deferred]
         return Snapshot(
             first,
             self._paths[first:],
@@ -352,6 +732,14 @@ class Frontier:
             self.strikes,
             self.parkings,
             self.done_hash,
+            sitemaps,
+            changes,
+            lowered,
+            list(self._retakes),
+            left,
+            redirects,
+            tried,
+            spellings,
             told,
         )
 
@@ -369,8 +757,38 @@ class Frontier:
         self._head, self._taken = head, entry.taken
         self.published, self.strikes = entry.published, entry.strikes
         self.parkings, self.done_hash = entry.parkings, entry.done_hash or 0
-        self._set_back = _exceptions(entry)
+        self._lowered.update(_below(known, "lowered", entry.lowered))
+        for index, depth in entry.lowered:
+            self._depths[index] = depth
+        self._replay_redirects(_below(known, "redirects", entry.redirects))
+        self._replay_exceptions(entry)
         self._digests.update(_digests(entry, known))
+        self._sitemaps.update(_below(known, "sitemaps", entry.sitemaps))
+        for index, seconds in _below(known, "changes", _pairs(entry.changes)):
+            self._note_change(index, seconds)
+        try:
+            self._left.replay(entry.left_out)
+            if entry.copies is not None:
+                self._copies.replay(entry.copies, known)
+        except ValueError as error:
+            raise CheckpointError(str(error)) from None
+        spellings = _below(known, "spellings", _spellings(entry))
+        self._spellings.update(spellings)
+        self._spelt.update((written, index) for index, written in spellings)
+
+    def _replay_redirects(self, redirects: list[tuple[int, int]]) -> None:
+        _below(len(self._paths), "a redirect's target", [(target, number) for number, target in redirects])
+        for number, target in redirects:
+            self._redirects.pop(number, None)
+            if target != number:
+                self._redirects[number] = target
+
+    def _replay_exceptions(self, entry: _Entry) -> None:
+        exceptions, retakes = _exceptions(entry), set(entry.retakes)
+        self._retakes = retakes.intersection(index for _, index, _ in exceptions)
+        self._deferred = {index for _, index, tries in exceptions if index in retakes and not tries}
+        self._set_back = [one for one in exceptions if one[1] not in self._deferred]
+        self._by_depth = sorted((self._depths[index], index) for index in self._deferred)
 
 
 class Known(NamedTuple):
@@ -380,10 +798,14 @@ class Known(NamedTuple):
     depth: int
     sha256: bytes = b""  # of its body; empty: it is nobody's original
     again: bool = False  # it is to be loaded again
+    asked: str = ""  # the path to ask for; empty: `path`
 
 
-def checkpoint_of(site: str, known: Sequence[Known]) -> bytes:
-    """A whole checkpoint of a site by its `known` pages, in the order of their depth; those that say so are loaded."""
+def checkpoint_of(site: str, known: Sequence[Known], left: bytes = b"") -> bytes:
+    """A whole checkpoint of a site by its `known` pages, in the order of their depth; those that say so are loaded.
+
+    `left` is what `Frontier.pack_left_out` gave.
+    """
     again = [(index, 0) for index, page in enumerate(known) if page.again]
     originals = {page.sha256[:_DIGEST]: index for index, page in reversed([*enumerate(known)]) if page.sha256}
     depths = [min(page.depth, _DEEPEST) for page in known]
@@ -401,6 +823,14 @@ def checkpoint_of(site: str, known: Sequence[Known]) -> bytes:
             strikes=0,
             parkings=0,
             done_hash=set_hash(hash_of(site + page.path) for page in known if not page.again),
+            sitemaps=[],
+            changes=[],
+            lowered=[],
+            copies=None,
+            retakes=[],
+            left_out=left_out.unpacked(left),
+            redirects=[],
+            spellings=[(index, page.asked) for index, page in enumerate(known) if page.asked],
             told=lambda _length: None,
         )
     )
@@ -425,10 +855,24 @@ def encode(snapshot: Snapshot) -> bytes:
         strikes=snapshot.strikes,
         parkings=snapshot.parkings,
         done_hash=snapshot.done_hash,
+        sitemaps=snapshot.sitemaps,
+        changes=b"".join(_PAIR.pack(*change) for change in snapshot.changes),
+        lowered=snapshot.lowered,
+        retakes=snapshot.retakes,
+        left_out=snapshot.left_out,
+        redirects=snapshot.redirects,
+        copies=snapshot.copies,
+        spelt=[index for index, _ in snapshot.spellings],
+        spellings=_packed(text for _, text in snapshot.spellings),
     )
     entry = _encoder.encode(parts)
     snapshot.told(len(entry))
     return entry
+
+
+def _packed(texts: Iterable[str]) -> bytes:
+    text = "\n".join(texts)
+    return zstandard.compress(text.encode("utf-8", "surrogatepass"), _LEVEL) if text else b""
 
 
 def _read(data: bytes) -> _Entry:
@@ -454,6 +898,15 @@ def _paths(entry: _Entry) -> list[str]:
     return paths
 
 
+def _spellings(entry: _Entry) -> list[tuple[int, str]]:
+    try:
+        text = zstandard.decompress(entry.spellings) if entry.spellings else b""
+        spellings = text.decode("utf-8", "surrogatepass").split("\n") if text else []
+        return list(zip(entry.spelt, spellings, strict=True))
+    except (zstandard.ZstdError, ValueError, MemoryError) as error:
+        raise CheckpointError(f"spellings cannot be read: {error}") from None
+
+
 def _exceptions(entry: _Entry) -> list[tuple[float, int, int]]:
     """The heap of pages to fetch again, each once and each behind the head."""
     indexes = {index for index, _ in entry.exceptions}
@@ -472,6 +925,20 @@ def _digests(entry: _Entry, known: int) -> dict[bytes, int]:
     if len(digests) != len(owners) * _DIGEST or max(owners, default=-1) >= known:
         raise CheckpointError(f"{len(digests)} bytes of digests for {len(owners)} of {known} pages")
     return {digests[place * _DIGEST : (place + 1) * _DIGEST]: owner for place, owner in enumerate(owners)}
+
+
+def _pairs(packed: bytes) -> list[tuple[int, int]]:
+    if len(packed) % _PAIR.size:
+        raise CheckpointError(f"{len(packed)} bytes of changes; expected a multiple of {_PAIR.size}")
+    return list(_PAIR.iter_unpack(packed))
+
+
+def _below(known: int, what: str, pairs: list[tuple[int, _Value]]) -> list[tuple[int, _Value]]:
+    """The pairs, whose first numbers must be of known paths."""
+    highest = max((index for index, _ in pairs), default=-1)
+    if highest >= known:
+        raise CheckpointError(f"{what} of URL {highest}; expected less than {known}")
+    return pairs
 
 
 def _runs(depths: array[int]) -> list[tuple[int, int]]:

@@ -20,8 +20,8 @@ from crawler.agent.errands import errand_of
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.slots import Slot
-from crawler.sites.canonical import host_of
 from crawler.sites.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
+from crawler.sites.url import host_of
 
 if TYPE_CHECKING:
     from crawler.agent.daily import Days
@@ -213,6 +213,8 @@ class Leasing:
         _take_given(slot, given)
         if not slot.frontier:
             slot.add_found(("/",), 0)
+        if leased.may_be_alias:
+            slot.begin_comparison()
         return slot
 
     async def _slot_for(self, leased: Leased) -> Slot:
@@ -285,14 +287,20 @@ class Leasing:
             self._outbox.due.set()
 
     async def take_given(self) -> None:
-        """Paths from outside into the frontiers. Not while a delivery is under way: the server forgets those it has."""
-        while self._given:
-            site = next(iter(self._given))
+        """Paths from outside into the frontiers.
+
+        Not of a site with a delivery under way: the server forgets the entries that a delivery has, so their number
+        is not known before its answer.
+        """
+        for site in list(self._given):
             slot = self.slot_of(site)
             if slot is not None and slot.loads:
+                if slot.packed is not None:
+                    continue
                 entries = await self._queue.given(site, slot.paths_seen)
-                _take_given(slot, entries)
-                if entries:
+                # A site that ended during the call must not count them: then `leave` finds that there are more.
+                if entries and self.slot_of(site) is slot:
+                    _take_given(slot, entries)
                     self._settle(slot)
             self._given.discard(site)
 
@@ -335,13 +343,16 @@ class Leasing:
             if (slot := self.slot_of(site)) and slot.loads:
                 self.end(slot, "suspended", "suspended by the plan")
 
-    def count_probe(self, slot: Slot) -> None:
-        """A page's turn has ended: one that was leased for a probe goes back after a few."""
-        if slot.probe_pages is None or not slot.live:
-            return
-        slot.probe_pages -= 1
-        if slot.probe_pages <= 0:
-            self.end(slot, "suspended", "probed")
+    def count_turn(self, slot: Slot) -> None:
+        """A page's turn has ended: a site that was leased for a probe, or is to be compared, goes back after a few."""
+        if slot.probe_pages is not None and slot.live:
+            slot.probe_pages -= 1
+            if slot.probe_pages <= 0:
+                self.end(slot, "suspended", "probed")
+        if slot.to_compare is not None and slot.live:
+            slot.to_compare -= 1
+            if slot.to_compare <= 0:
+                self.end(slot, "returned", "compared with another site's pages")
 
     def lose(self) -> None:
         """All leases are others' now."""

@@ -20,6 +20,8 @@ _NOT_OURS_TO_SEND: Final = frozenset((b"Proxy-Authorization", b"Content-Length")
 _ADDED_BY_LIBCURL: Final = (b"Accept", b"Content-Type", b"Expect", b"User-Agent")
 # libcurl turns escapes in a path into upper case; a path that has others must be handed over as it is.
 _LOWER_ESCAPE: Final = re.compile(r"[^?#]*%(?:[a-f][0-9A-Fa-f]|[0-9A-F][a-f])")
+# What libcurl sends as it is, escapes aside.
+_SENT: Final = re.compile(r"https?://[^/?#]++/[!$-;=?-\[\]_a-z|~]*+")
 _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F)))
 
 
@@ -47,8 +49,8 @@ def header_line(name: bytes, value: bytes) -> bytes:
 def url_and_target(request: Request, *, proxied: bool) -> tuple[str, str]:
     """The URL for libcurl, and the request target where libcurl would not send it as it is ("" = it would)."""
     url = request.url
-    verbatim = request.meta.get("verbatim_url")
-    if not verbatim and not ("%" in url and _LOWER_ESCAPE.match(url)):
+    as_it_is = not request.meta.get("verbatim_url") or _SENT.fullmatch(url)
+    if as_it_is and not ("%" in url and _LOWER_ESCAPE.match(url)):
         return url, ""
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"

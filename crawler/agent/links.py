@@ -1,4 +1,4 @@
-"""Links of a page: found in the parsed document, made canonical, told apart by site. No Request is ever made here.
+"""Links of a page: found in the parsed document, resolved as browsers do, told apart by site. No Request is made here.
 
 One parse per page serves links and attributes alike. A page's `<base>`, rel=nofollow, rel=canonical and meta robots
 are read here. Hostile input gives fewer links, never an exception.
@@ -7,69 +7,93 @@ are read here. Hostile input gives fewer links, never an exception.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
-from urllib.parse import urljoin, urlsplit, uses_relative
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from lxml import etree
-from w3lib.html import strip_html5_whitespace
-from w3lib.url import safe_url_string
 
 from crawler.agent.charset import as_utf8, encoding_of
-from crawler.sites.canonical import UrlError, split
+from crawler.agent.media import kind_of
+from crawler.sites.canonical import page_of
+from crawler.sites.url import UrlError, resolve
 
+# What keeps a page from being parsed whole.
+_Bound = Literal["", "bytes", "markup"]
 # Tells what a page is written in, as `encoding_of` does; asked only if a link needs it. None: UTF-8.
 Encoding = Callable[[], str] | None
 
+# Links behind MAX_LINKS_PER_PAGE that are looked at to count what is left out: some 2 us each.
+LOOKED_BEYOND = 20_000
+# Links of a page that are too long, and are counted.
+_MOST_LONG = 100
 # Of the URLs that a page names as canonical, how many are looked at for one that leads anywhere.
 _MOST_NAMED = 10
 # One target of an HTTP Link header and its parameters (RFC 8288): a comma within < > or " " parts no two of them.
 _LINK = re.compile(r"""<([^<>]*+)>((?:[^",<]++|"(?:[^"\\]|\\.)*+")*+)""", re.DOTALL)
 _LINK_REL = re.compile(r""";\s*+rel\s*+=\s*+(?:"([^"]*+)"|([^\s;"]++))""", re.IGNORECASE)
-# A link that canonical URLs spell alike, but for the order of its query and for its fragment: perhaps a site, perhaps
-# `./` or `../`, a path without dot segments, a query. Of escapes those that stay: a space's in the path, and bytes
-# from 80.
+# A link that says where it leads as it stands: perhaps a site, perhaps `./` or `../`, a path without dot segments, and
+# a query, of nothing that would be escaped; a fragment does not count.
 _PORT = r":(?!(?:80|443)(?![0-9]))(?:(?:[1-5][0-9]|6[0-4])[0-9]{3}|[1-9][0-9]{0,3})"
-_SITE = rf"https?://[a-z0-9-]{{1,63}}+(?:\.[a-z0-9-]{{1,63}}+)*+(?:{_PORT})?+(?=[/?#]|\Z)"
-_LETTERS = r"\-A-Za-z0-9_~!$&'()*+,=:@"
-_PATH = rf"[{_LETTERS}/]*+(?:(?:\.(?=[{_LETTERS}%])|%(?:20|[89A-F][0-9A-F]))[{_LETTERS}/]*+)*+"
-_WORD = r"[A-Za-z0-9_.~+-]*+(?:%[89A-F][0-9A-F][A-Za-z0-9_.~+-]*+)*+"
-_FIELD = rf"{_WORD}(?:={_WORD})?+"
-_SIMPLE = re.compile(
-    rf"({_SITE})?+(\./|(?:\.\./)++)?+({_PATH})(?:\?({_FIELD}(?:&{_FIELD})*+))?+(?:#.*+)?+", re.DOTALL
-)
-_SIMPLE_PATH = re.compile(_PATH)
+_HOST = r"(?:[a-z0-9-]{1,63}+\.)*+(?![0-9])[a-z0-9-]{1,63}+"
+_SITE = rf"https?://{_HOST}(?:{_PORT})?+(?=[/?#]|\Z)"
+_LETTERS = r"\-A-Za-z0-9_~!$&'()*+,;=:@|\[\]"
+_PATH = rf"[{_LETTERS}/]*+(?:(?:\.(?=[{_LETTERS}%])|%(?!2[eE]))[{_LETTERS}/]*+)*+"
+_QUERY = rf"[{_LETTERS.replace(chr(39), '')}/.%?^`{{}}\\]*+"
+_SIMPLE = re.compile(rf"({_SITE})?+(\./|(?:\.\./)++)?+({_PATH}(?:\?{_QUERY})?+)(?:#.*+)?+", re.DOTALL)
 # DNS allows a host no more.
 _LONGEST_SITE = len("http://") + 253
-# Brings fields of a query into the order of their names, then values, byte by byte once they are unescaped.
-_FIELD_ORDER = str.maketrans({"=": "\0", "+": " ", "%": "\x7f"})
 # Links that mean the same on every page of a site: no white space, no dot segments.
 _ABSOLUTE = re.compile(r"https?://(?![/?#])(?!.*/\.)[!-~]+")
-_ROOTED = re.compile(r"/(?!/)(?!.*/\.)[!-~]*")
+_ROOTED = re.compile(r"/(?![/\\])(?!.*/\.)[!-~]*")
 _REMEMBERED_LENGTH = 300
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
+# What is done for the odd links of one page, half a second at most, and what takes how much of it: a letter of a host
+# that is to be made punycode takes forty times as long as one of other text, and an escape ten times.
+_MOST_WORK = 10_000_000
+_WORK_OF_ANY = 60
+_WORK_OF_FOREIGN_LETTER = 40
+_WORK_OF_ESCAPE = 10
+# Of a link with others than those that canonical paths keep.
+_OTHER_ESCAPE = re.compile("%(?!20|[89A-F][0-9A-F])")
+_WORK_OF_OTHERS = 400
+_HOST_AT = re.compile(r"(?:https?:)?+//([^/?\\]*+)", re.IGNORECASE)
+_OTHER_SCHEME = re.compile(r"[\x00-\x20]*+(?!https?:)[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
+_LONGEST_BASE = 65_536
+# Characters of all links of a page, should each be as long as the base that it starts from.
+_MOST_CHARACTERS = 10_000_000
+# What is relative to these leads there too. To URLs of other schemes nothing is relative.
+_OTHER_BASES = ("ftp:", "file:")
+_WHITE = " \t\n\f\r"
 # A meta refresh: seconds, and where one is sent then, maybe in quotes.
 _REFRESH = re.compile(
     r"""\s*+[0-9.]++(?=[\s;,])\s*+[;,]?+\s*+(?:url\s*+=\s*+)?+(?:'([^']++)|"([^"]++)|([^'"].*+))""",
     re.IGNORECASE | re.DOTALL,
 )
-# In X-Robots-Tag, from the name of one crawler to the end of the line: said to that one, not to everybody.
-_TO_ONE_CRAWLER = re.compile(
-    r"(?:^|,)[ \t]*(?!(?:unavailable_after|max-[a-z-]+)\s*:)[\w./-]+\s*:.*", re.MULTILINE
-)
+# Before a colon in X-Robots-Tag: one crawler's name, or a word that says more behind it.
+_CRAWLER_NAME = re.compile(r"[\w./-]++")
+_WITH_VALUE = ("unavailable_after", "max-")
 # The parser's work grows with the square of a tag's attributes: 5,000 cost it 0.05 s, 50,000 two. A page is cut off
 # before a tag with more, or when such squares have come to 0.2 s.
 MOST_ATTRIBUTES = 5_000
 _MOST_SQUARES = 4 * MOST_ATTRIBUTES**2
+# Of all tags together, and tags: each takes some 200 bytes while the page is in hand, and 0.4 us. What has more is cut
+# off as well; ten megabytes of source code with a link on each word have 600,000 tags.
+MOST_TAGS = 750_000
+MOST_ATTRIBUTES_OF_ALL = 1_000_000
+_BLOCK = 16_384
+# What stands before an attribute or in it; a page that has fewer of these has fewer attributes.
+_SEPARATORS = (b" ", b"\n", b"\r", b"\t", b"\f", b"/", b"=")
 # Bytes of a page that cannot hold enough attributes to matter (0.2 s at the worst), and of a tag in a larger one: a
 # million bytes of those cost 0.3 s.
 _ATTRIBUTES_CHECKED_ABOVE = 65_536
 _TAGS_CHECKED_ABOVE = 1_000
 _ATTRIBUTE = rb"""[\s/]*+=?[^\s/>=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>]*+))?+"""
-_ATTRIBUTES = re.compile(_ATTRIBUTE)
+# A tag consists of such pieces alone, so a search for them reads no byte twice that belongs to none.
+_PIECES = re.compile(rb"(" + _ATTRIBUTE + rb")|[\s/=]++")
 _TAG = re.compile(rb"<[a-zA-Z](?:" + _ATTRIBUTE + rb"|[\s/=]++)*+")
 # Whatever a page is written in, the parser gets UTF-8: it stops at the first bad byte of other encodings. Its table of
 # ids, of use to XPath's id() alone, would take an eighth of its time.
@@ -84,13 +108,29 @@ class Parsed(NamedTuple):
 
     root: Any  # an lxml element; None: there is nothing to parse
     left_out: str = ""  # why not all of it was parsed, in words; empty: all was
+    bound: _Bound = ""  # the same, as crawler.left_out has it
+
+
+class Written(NamedTuple):
+    """Where a page leads, as it is written but for fragments, each once."""
+
+    hrefs: list[str]  # where the page sends its visitors on, then anchors and frames in document order
+    iframes: list[str]
 
 
 class Links(NamedTuple):
-    """Canonical links of one page."""
+    """Where the links of one page lead, as written, each once."""
 
-    inside: list[str]  # paths of the same site, distinct, in document order
+    inside: list[str]  # paths of the same site, those of iframes last
     outside: dict[str, list[str]]  # other sites -> paths
+    # The same for iframes. These are widgets (films, maps, counters): pages to follow, but no links to other sites.
+    framed: Mapping[str, list[str]] = MappingProxyType({})
+    left_out: str = ""  # why these are not all, in words; empty: they are
+    given_up: int = 0  # links that take too long to read
+    # Sites and paths of those behind the last that are followed, of the first LOOKED_BEYOND.
+    beyond: Mapping[str, list[str]] = MappingProxyType({})
+    # Links that are too long, as written, each with the URL that it begins with.
+    too_long: Mapping[str, str] = MappingProxyType({})
 
 
 def document(body: bytes, content_type: str) -> Any:
@@ -100,94 +140,134 @@ def document(body: bytes, content_type: str) -> Any:
 
 def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
     """The first `most` bytes of a page of which it is known, or to be found out, what it is written in."""
-    left_out = f"parsed as far as {most:,} of {len(body):,} bytes" if len(body) > most else ""
+    left_out = ""
+    bound: _Bound = ""
+    if len(body) > most:
+        left_out, bound = f"parsed as far as {most:,} of {len(body):,} bytes (MAX_HTML_BYTES)", "bytes"
     body = body[:most]
     if not body.strip():
         return Parsed(None)
     try:
         # A zero would end an attribute; without them even UTF-16 that nothing tells gives its links.
         text = as_utf8(body, encoding()).replace(b"\0", b"")
-        end = _parsable(text)
+        end, of_what = _parsable(text)
         if end < len(text):
-            left_out = f"parsed as far as its attributes are not too many: {end:,} bytes"
+            left_out, bound = f"parsed as far as its {of_what} are not too many: {end:,} bytes", "markup"
         root = etree.fromstring(text[:end], _PARSER)
     except (etree.XMLSyntaxError, ValueError):
         return Parsed(None)
-    return Parsed(root, left_out or _told_by_parser())
+    if not left_out and (stopped := _parser_stopped()):
+        left_out, bound = stopped, "markup"
+    return Parsed(root, left_out, bound)
 
 
-def _told_by_parser() -> str:
-    """What the parser says last if it has stopped in the middle of the page."""
+def _parser_stopped() -> str:
+    """Why the parser has stopped in the middle of the page; empty: it has not."""
     log = _PARSER.error_log
-    stopped = bool(log) and log[-1].type == etree.ErrorTypes.ERR_RESOURCE_LIMIT
-    return "parsed as far as its elements are 256 deep" if stopped else ""
+    if not log or log[-1].type != etree.ErrorTypes.ERR_RESOURCE_LIMIT:
+        return ""
+    if "depth" in log[-1].message:
+        return "parsed as far as its elements are 256 deep"
+    # In UTF-8, in which other encodings have up to three times their bytes.
+    return "parsed as far as a text or a value of 10 MB"
 
 
 def robots_directives(root: Any, header: str, name: str = "") -> set[str]:
     """Words of meta robots and X-Robots-Tag (one line per header) for everybody or for `name`, in lower case."""
-    header, name = header.lower(), name.lower()
-    words = set(re.split(r"[\s,]+", _TO_ONE_CRAWLER.sub("", header)))
-    if name and name in header:
-        for said in re.findall(rf"(?:^|,)[ \t]*{re.escape(name)}\s*:(.*)", header, re.MULTILINE):
-            words |= set(re.split(r"[\s,]+", _TO_ONE_CRAWLER.sub("", said)))
+    name = name.lower()
+    words = _words_of_header(header.lower(), name)
     # Here and below by `iter`, since XPath takes ten times as long where there is nothing to be found.
     for element in root.iter("meta") if root is not None else ():
         if element.get("name", "").lower() in ("robots", name or "robots"):
-            words |= set(re.split(r"[\s,]+", element.get("content", "").lower()))
-    return words - {""}
+            words.update(element.get("content", "").lower().replace(",", " ").split())
+    return words
+
+
+def _words_of_header(header: str, name: str) -> set[str]:
+    """What is said to everybody or to `name`; a crawler's name and a colon address the rest of their line to it."""
+    words: set[str] = set()
+    for line in header.split("\n"):
+        addressee = ""
+        for part in line.split(","):
+            before, colon, behind = part.partition(":")
+            before = before.strip()
+            if colon and _CRAWLER_NAME.fullmatch(before) and not before.startswith(_WITH_VALUE):
+                addressee, part = before, behind
+            if addressee in ("", name):
+                words.update(part.split())
+    return words
 
 
 def links(root: Any, url: str, site: str, most: int, length: int, encoding: Encoding = None) -> Links:
-    """The page's links: the first `most`, each at most `length` characters as a URL."""
-    return placed(hrefs(root, most), root, url, site, length, encoding)
+    """The page's links: `most` of them beside the page itself, each at most `length` characters as a URL."""
+    return placed(written(root), root, url, site, most, length, encoding)
 
 
 def placed(
-    found: Iterable[str], root: Any, url: str, site: str, length: int, encoding: Encoding = None
+    found: Written, root: Any, url: str, site: str, most: int, length: int, encoding: Encoding = None
 ) -> Links:
-    """Where `hrefs` of the page lead, as far as they lead to pages."""
-    inside: dict[str, None] = {}
-    outside: dict[str, list[str]] = {}
-    found = list(found)
-    if not found:
-        return Links([], outside)
+    """Where what is written on the page leads, as far as it leads to pages; `most` of these beside the page itself."""
+    if not any(found):
+        return Links([], {})
     base = _Base(_base(root, url, encoding), site, length, encoding)
-    for href in found:
-        place = base.place(href)
-        if place is None:
-            continue
-        if place[0] == site:
-            inside[place[1]] = None
-        else:
-            outside.setdefault(place[0], []).append(place[1])
-    return Links(list(inside), outside)
+    places = _Places(url, site, min(most, _MOST_CHARACTERS // base.reach))
+    outside: dict[str, dict[str, None]] = {}
+    framed: dict[str, dict[str, None]] = {}
+    places.take(found.hrefs, base.place, outside)
+    places.take(found.iframes, base.place_of_page, framed)
+    if places.left:
+        why = "MAX_LINKS_PER_PAGE" if places.most == most else "their base is long"
+        left_out = f"links as far as {places.most:,} different ones, {places.left:,} left out ({why})"
+    else:
+        left_out = f"links but for {base.given_up:,} that take long to read" if base.given_up else ""
+    given_up, beyond = base.given_up, _Places("", "", LOOKED_BEYOND)
+    of_sites: dict[str, dict[str, None]] = {}
+    beyond.take(places.beyond, base.place, of_sites)
+    found_out = (_listed(outside), _listed(framed), left_out, given_up, _listed(of_sites), base.too_long)
+    return Links(list(places.inside), *found_out)
 
 
-def hrefs(root: Any, most: int, refresh: str = "") -> list[str]:
-    """What the first `most` anchors of the page point to, as written, those left out that say nofollow.
+def written(root: Any, refresh: str = "") -> Written:
+    """Where the anchors and frames of the page lead; those that say nofollow are left out.
 
     Before them where the page itself sends its visitors on: by the HTTP header `refresh`, or a meta one in its head.
     """
-    found = _sent_on(refresh) + _refreshes(root)
-    for element in root.iter("a", "area") if root is not None else ():
-        href = element.get("href")
+    found = dict.fromkeys(_sent_on(refresh) + _refreshes(root))
+    iframes: dict[str, None] = {}
+    for element in root.iter("a", "area", "frame", "iframe") if root is not None else ():
+        href, into = element.get("href"), found
         if href is None:
-            continue
-        if most <= 0:
-            break
-        most -= 1
+            href, into = _framed(element), iframes if element.tag == "iframe" else found
+            if href is None:
+                continue
+        if "#" in href:
+            page = href[: href.index("#")]
+            if not page:
+                continue
+            # White space before a fragment belongs to the path, at the end it does not.
+            href = href if page[-1].isspace() else page
         rel = element.get("rel")
         # Some part them by commas.
         if rel is None or "nofollow" not in rel.lower().replace(",", " ").split():
-            found.append(href)
-    return found
+            into[href] = None
+    return Written(list(found), list(iframes))
+
+
+def _framed(element: Any) -> str | None:
+    """What a frame shows, as written; None: the element is no frame, or has its content in itself (`srcdoc`)."""
+    if element.tag in ("frame", "iframe") and element.get("srcdoc") is None:
+        src: str | None = element.get("src")
+        return src
+    return None
 
 
 def _refreshes(root: Any) -> list[str]:
+    """Where a refresh in the head leads, also one for those without JavaScript."""
     for head in root.iterchildren("head") if root is not None else ():
-        for element in head.iterchildren("meta"):
-            if element.get("http-equiv", "").strip().lower() == "refresh":
-                return _sent_on(element.get("content", ""))
+        for part in (head, *head.iterchildren("noscript")):
+            for element in part.iterchildren("meta"):
+                if element.get("http-equiv", "").strip().lower() == "refresh":
+                    return _sent_on(element.get("content", ""))
     return []
 
 
@@ -197,30 +277,37 @@ def _sent_on(refresh: str) -> list[str]:
 
 
 def named_canonical(root: Any, header: str, url: str, length: int, encoding: Encoding = None) -> str:
-    """The URL that a page names as the one to take for it; empty: none that can be fetched, or its own.
+    """The URL, as written, that a page names as the one to take for it; empty: none that can be fetched, or its own.
 
     The first rel=canonical that leads anywhere counts, of the head's `<link>` elements and then of the HTTP Link
-    header (`header`, several lines joined by commas). `url` is the page's, canonical.
+    header (`header`, several lines joined by commas). `url` is what was asked for.
     """
+    own: tuple[str, str] | None = None
     for base, href in islice(_canonical_hrefs(root, header, url, encoding), _MOST_NAMED):
         if href == url:
             return ""
-        place = _Base(base, parts(url)[0], length, encoding).place(href)
+        own = own or parts(url)
+        place = _Base(base, own[0], length, encoding).place(href)
         if place is not None:
-            named = "".join(place)
-            return "" if named == url else named
+            same = place[0] == own[0] and page_of(place[1]) == page_of(own[1])
+            return "" if same else "".join(place)
     return ""
 
 
 def parts(url: str) -> tuple[str, str]:
-    """Site and path of a URL that is canonical."""
+    """Site and path of a URL that is resolved."""
     start = url.index("/", len("https://"))
     return url[:start], url[start:]
 
 
+def canonical_url(site: str, written: str) -> str:
+    """The URL that names the page to which a path leads, as written."""
+    return site + page_of(written)
+
+
 def target(url: str, location: str, length: int) -> tuple[str, str] | None:
     """Site and path that a Location (its bytes read as Latin-1) points to; None: nothing that can be fetched."""
-    return _canonical(url, _as_sent(location), length, None)
+    return _resolved(_place_of(url), _as_sent(location), length, None)
 
 
 def places(hrefs: list[str], url: str, site: str, length: int) -> list[tuple[str, str] | None]:
@@ -229,97 +316,171 @@ def places(hrefs: list[str], url: str, site: str, length: int) -> list[tuple[str
     return [base.place(href) for href in hrefs]
 
 
+class _Places:
+    """Where links lead, each place once, up to `most` beside the page itself; the rest of them is counted."""
+
+    def __init__(self, url: str, site: str, most: int) -> None:
+        self.inside: dict[str, None] = {}
+        self.most = most
+        self.left = 0
+        self.beyond: list[str] = []  # the first of those that are left
+        self._site = site
+        self._page = url[len(site) :]
+        self._outside = 0
+
+    def take(
+        self,
+        hrefs: list[str],
+        place_of: Callable[[str], tuple[str, str] | None],
+        outside: dict[str, dict[str, None]],
+    ) -> None:
+        """Add where these lead, to `outside` what is of other sites."""
+        rest = iter(hrefs)
+        # As many at a time as there is room for in any case, so that nothing is counted between.
+        while some := list(islice(rest, self._room)):
+            for href in some:
+                place = place_of(href)
+                if place is None:
+                    continue
+                if place[0] == self._site:
+                    self.inside[place[1]] = None
+                elif place[1] not in (paths := outside.setdefault(place[0], {})):
+                    paths[place[1]] = None
+                    self._outside += 1
+        looked_at = list(islice(rest, LOOKED_BEYOND - len(self.beyond)))
+        self.beyond += looked_at
+        self.left += len(looked_at) + sum(1 for _ in rest)
+
+    @property
+    def _room(self) -> int:
+        return self.most - len(self.inside) - self._outside + (self._page in self.inside)
+
+
+def _listed(sites: dict[str, dict[str, None]]) -> dict[str, list[str]]:
+    return {site: list(paths) for site, paths in sites.items()}
+
+
 class _Base:
     """What a page's links start from, with a short way for the links that most pages have.
 
-    The short way gives what `_canonical` gives, or leaves it to that; a test compares them on real and made-up links.
+    The short way gives what `resolve` gives, or leaves it to that; a test compares them on real and made-up links.
     """
 
     def __init__(self, base: str, site: str, length: int, encoding: Encoding) -> None:
-        self._base = base
+        # What is relative to a longer one would be too long itself: only links with a site of their own lead anywhere.
+        self._base = _place_of(base, site) if len(base) <= length else None
         self._length = length
         self._encoding = encoding
-        # The site that links without one lead to; None: not spelt simply.
-        self._site, path = _simple_site(base, site)
-        folder = path[: path.rfind("/") + 1]
-        # None: so odd that the long way must tell where links from here lead.
-        self._page = path if _is_simple(path) else None
-        self._folder = folder if _is_simple(folder) else None
+        self._work = _MOST_WORK
+        self.given_up = 0  # links that were not looked at since those before them took so long
+        # A shorter link is not too long, whatever becomes of it: a letter becomes four escapes at most.
+        self._suspicious = (length - len(base)) // 12
+        # Links that lead nowhere since they are too long, each with the URL that it begins with.
+        self.too_long: dict[str, str] = {}
+        self._site: str | None
+        self._site, path = self._base or (None, "")
+        self._page = path.partition("?")[0]
+        self._folder = self._page[: self._page.rfind("/") + 1]
 
     def place(self, href: str) -> tuple[str, str] | None:
         """Site and path of a link; None: it leads nowhere."""
         if href.startswith("#"):
             return None
+        if "%" in href:
+            # It takes long to tell which page that is (crawler.sites.canonical).
+            self._work -= _WORK_OF_ESCAPE * href.count("%") + (
+                _WORK_OF_OTHERS if _OTHER_ESCAPE.search(href) else 0
+            )
+            if self._work < 0:
+                self.given_up += 1
+                return None
         simple = _SIMPLE.fullmatch(href)
         if simple is None or len(href) > self._length:
             return self._long_way(href)
-        site, up, path, query = simple.groups()
-        if site is None:
+        site, up, path = simple.groups()
+        if site is not None:
+            if len(site) > _LONGEST_SITE or up:
+                return self._long_way(href)
+            path = path if path.startswith("/") else f"/{path}"
+        else:
             site = self._site
-            path = self._joined(up, path, query)
-        elif len(site) > _LONGEST_SITE or path.startswith("//"):
-            return self._long_way(href)
-        if site is None or path is None:
-            return self._long_way(href)
-        path = path or "/"
-        if query:
-            path += _ordered(query)
-        return (site, path) if len(site) + len(path) <= self._length else None
-
-    def _joined(self, up: str | None, path: str, query: str | None) -> str | None:
-        """The path that a simple link without a site leads to, query left out; None: the long way knows."""
-        if path.startswith("/"):
-            return None if up or path.startswith("//") else path
-        folder = self._folder
-        if folder is None or ":" in path or "//" in path:
+            if path.startswith("/"):
+                if up or path.startswith("//"):
+                    return self._long_way(href)
+            elif site is None or not path or ":" in path:
+                return self._long_way(href)
+            elif up:
+                path = self._above(up) + path
+            else:
+                path = (self._page if path.startswith("?") else self._folder) + path
+        if site is None:
             return None
-        if up:
-            for _ in range(len(up) // len("../")):
-                folder = folder[: folder.rfind("/", 0, -1) + 1] or "/"
-        elif not path:
-            return self._page if query else None
-        return folder + path
+        if len(site) + len(path) <= self._length:
+            return site, path
+        self._note_long(href)
+        return None
+
+    def _above(self, up: str) -> str:
+        folder = self._folder
+        for _ in range(len(up) // len("../")):
+            folder = folder[: folder.rfind("/", 0, -1) + 1] or "/"
+        return folder
+
+    @property
+    def reach(self) -> int:
+        """Characters that the base adds to a link."""
+        return max(len(self._folder), 1)
+
+    def place_of_page(self, href: str) -> tuple[str, str] | None:
+        """As `place`; None for a picture, a film or the like, too."""
+        place = self.place(href)
+        return None if place is None or kind_of(place[1]) else place
 
     def _long_way(self, href: str) -> tuple[str, str] | None:
         """Any link; remembered where it means the same on every page of the site."""
+        if _OTHER_SCHEME.match(href):
+            return None
+        if self._work < 0:
+            self.given_up += 1
+            return None
+        self._work -= _work_of(href)
         # A cache of long ones would be large; and a site in front must not make one too long.
         brief = len(href) <= min(_REMEMBERED_LENGTH, self._length - _LONGEST_SITE)
         if brief and _ABSOLUTE.fullmatch(href):
             return _remembered(href, self._length)
         if brief and self._site and _ROOTED.fullmatch(href):
             return _remembered(self._site + href, self._length)
-        return _canonical(self._base, href, self._length, self._encoding)
+        place = _resolved(self._base, href, self._length, self._encoding)
+        if place is None and len(href) >= self._suspicious:
+            self._note_long(href)
+        return place
+
+    def _note_long(self, href: str) -> None:
+        """Note a link that leads nowhere, if that is since it is too long."""
+        if len(self.too_long) >= _MOST_LONG or self._work < 0:
+            return
+        start = href[: 2 * self._length]
+        self._work -= _work_of(start)
+        place = _resolved(self._base, start, sys.maxsize, self._encoding)
+        if place is not None and len(url := "".join(place)) > self._length:
+            self.too_long[href] = url
 
 
-def _simple_site(base: str, site: str) -> tuple[str | None, str]:
-    """The site of an absolute URL if it is `site` or spelt simply, and its path without the query."""
-    if base.startswith(f"{site}/"):
-        rest = base[len(site) :]
-    elif (simple := _SIMPLE.match(base)) and simple[1] and len(simple[1]) <= _LONGEST_SITE:
-        site, rest = simple[1], base[simple.end(1) :]
-    else:
-        return None, ""
-    return site, rest.partition("#")[0].partition("?")[0] or "/"
+def _work_of(href: str) -> int:
+    """What it takes to tell where an odd link leads, in units of some 50 ns."""
+    host = _HOST_AT.match(href)
+    foreign = 0 if host is None or host[1].isascii() else len(host[1])
+    return _WORK_OF_ANY + len(href) + _WORK_OF_FOREIGN_LETTER * foreign
 
 
-def _is_simple(path: str) -> bool:
-    """Whether links can be joined to a path as it stands; urljoin would take a second slash away."""
-    return path.startswith("/") and "//" not in path and _SIMPLE_PATH.fullmatch(path) is not None
-
-
-def _ordered(query: str) -> str:
-    """A simple query as canonical URLs have it: each field with its equals sign, in order; empty: no field."""
-    if "&" not in query:
-        return f"?{query}" if "=" in query else f"?{query}="
-    fields = [field if "=" in field else f"{field}=" for field in query.split("&") if field]
-    if not fields:
-        return ""
-    fields.sort(key=_field_order)
-    return f"?{'&'.join(fields)}"
-
-
-def _field_order(field: str) -> str:
-    return field.translate(_FIELD_ORDER)
+def _place_of(url: str, site: str = "") -> tuple[str, str] | None:
+    """Site and path of an absolute URL, quickly if it is of `site` and simple; None: it is none of the web."""
+    if site and url.startswith(f"{site}/") and (simple := _SIMPLE.fullmatch(url, len(site))):
+        return site, simple[3]
+    try:
+        return resolve(url)
+    except UrlError:
+        return None
 
 
 def _canonical_hrefs(root: Any, header: str, url: str, encoding: Encoding) -> Iterator[tuple[str, str]]:
@@ -348,33 +509,36 @@ def _as_sent(text: str) -> str:
 
 @lru_cache(maxsize=32_768)
 def _remembered(url: str, length: int) -> tuple[str, str] | None:
-    return _canonical(url, url, length, None)
+    return _resolved(None, url, length, None)
 
 
-def _canonical(base: str, href: str, length: int, encoding: Encoding) -> tuple[str, str] | None:
-    href = strip_html5_whitespace(href)
+def _resolved(
+    base: tuple[str, str] | None, href: str, length: int, encoding: Encoding
+) -> tuple[str, str] | None:
+    href = href.strip(_WHITE)
     if len(href) > length or href.startswith("#"):
         return None
-    if _SCHEME.match(href) and not href[:5].lower().startswith(("http:", "https")):
-        return None
     try:
-        site, path = split(urljoin(base, href), _of(href, encoding))
-    except (UrlError, ValueError):
+        site, path = resolve(href, base, _of(href, encoding))
+    except UrlError:
         return None
     return (site, path) if len(site) + len(path) <= length else None
 
 
 def _base(root: Any, url: str, encoding: Encoding) -> str:
-    """What relative links start from: the first `<base>`, unless it is of a kind that nothing is relative to."""
+    """What relative links start from: the first `<base>`, unless it is of a kind that nothing is relative to.
+
+    Empty: it is so long that none of them leads anywhere.
+    """
     bases = root.iter("base") if root is not None else ()
     href = next((found for element in bases if (found := element.get("href")) is not None), None)
-    if href is not None:
-        with suppress(ValueError):
-            href = strip_html5_whitespace(href)
-            base = urljoin(url, safe_url_string(href, _of(href, encoding) or "utf-8"))
-            if urlsplit(base).scheme in uses_relative:
-                return base
-    return url
+    if href is None:
+        return url
+    if len(href) > _LONGEST_BASE:
+        return ""
+    with suppress(UrlError):
+        return "".join(resolve(href, _place_of(url), _of(href, encoding)))
+    return href if href.strip(_WHITE).lower().startswith(_OTHER_BASES) else url
 
 
 def _of(href: str, encoding: Encoding) -> str | None:
@@ -386,20 +550,45 @@ def _of(href: str, encoding: Encoding) -> str | None:
     return None if name.startswith(("utf-16", "utf-32")) else name
 
 
-def _parsable(body: bytes) -> int:
-    """Bytes up to the first tag that would hold up the parser; all of them: there is none."""
-    if len(body) > _ATTRIBUTES_CHECKED_ABOVE:
-        squares = 0
-        for tag in _TAG.finditer(body):
-            start, end = tag.span()
-            if end - start > _TAGS_CHECKED_ABOVE:
-                attributes = _attributes(tag[0])
-                squares += attributes**2
-                if attributes > MOST_ATTRIBUTES or squares > _MOST_SQUARES:
-                    return start
+def _parsable(body: bytes) -> tuple[int, str]:
+    """Bytes up to what would hold up the parser, and what that is; all of them: there is nothing."""
+    end = _end_of_tags(body)
+    of_attributes = _end_of_attributes(body[:end])
+    return (of_attributes, "attributes") if of_attributes < end else (end, "tags")
+
+
+def _end_of_tags(body: bytes) -> int:
+    """Bytes that have no more than MOST_TAGS, by blocks."""
+    tags = 0
+    for start in range(0, len(body) if len(body) > MOST_TAGS else 0, _BLOCK):
+        tags += body.count(b"<", start, start + _BLOCK)
+        if tags > MOST_TAGS:
+            return start
+    return len(body)
+
+
+def _end_of_attributes(body: bytes) -> int:
+    """Bytes up to the first tag with too many attributes, for itself or together with those before it."""
+    if len(body) <= _ATTRIBUTES_CHECKED_ABOVE:
+        return len(body)
+    crowded = len(body) > MOST_ATTRIBUTES_OF_ALL < sum(map(body.count, _SEPARATORS))
+    checked_above = 0 if crowded else _TAGS_CHECKED_ABOVE
+    squares = found = 0
+    for tag in _TAG.finditer(body):
+        start, end = tag.span()
+        if end - start > checked_above:
+            attributes = _attributes(tag[0])
+            found += attributes
+            squares += attributes**2 if end - start > _TAGS_CHECKED_ABOVE else 0
+            if (
+                attributes > MOST_ATTRIBUTES
+                or squares > _MOST_SQUARES
+                or (crowded and found > MOST_ATTRIBUTES_OF_ALL)
+            ):
+                return start
     return len(body)
 
 
 def _attributes(tag: bytes) -> int:
-    # The first match is the tag's name.
-    return sum(1 for _ in _ATTRIBUTES.finditer(tag)) - 1
+    # The first is the tag's name.
+    return sum(1 for piece in _PIECES.finditer(tag) if piece[1]) - 1

@@ -11,6 +11,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from crawler.sites import connection
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,11 +27,9 @@ STRAY_SECONDS = 3.0
 # Of `Losses.lost`: no coordinator has counted them.
 UNCOUNTED = -1
 
-ADVICE = "`scrapy queue rebuild` brings them back (`scrapy queue reset --yes` gives them up)"
-
 
 class Losses:
-    """One agent's view. `serves_itself`: a coordinator is started beside this agent."""
+    """One agent's view. `serves_itself`: a coordinator is started together with this agent."""
 
     def __init__(self, queue: SiteQueue, server_time: Callable[[], float], *, serves_itself: bool) -> None:
         self.lost = 0  # unfinished sites of the tables that the queue does not know, as last heard
@@ -41,12 +41,16 @@ class Losses:
         self._since_ms = 0.0  # the same on the server's clock
         self._warned = False
 
-    async def look(self) -> None:
+    async def warn_if_lost(self) -> None:
         """Warn once where sites are lost, while the agent goes on with what there is."""
         word = await self._queue.tables_word()
         if word is not None and word.lost and not self._warned:
             self._warned = True
-            logger.warning("%s", self.told(word.lost))
+            logger.warning("%s", connection.sites_lost(word.lost))
+
+    def note_emptied(self) -> None:
+        """The queue took seeds of this agent, and knows no site now."""
+        self.lost = self.lost or UNCOUNTED
 
     def begin_again(self) -> None:
         """The agent has something to do again."""
@@ -72,12 +76,12 @@ class Losses:
             return WORD_SECONDS
         return 0.0 if pages else STRAY_SECONDS
 
-    @staticmethod
-    def told(lost: int) -> str:
-        """For the person who runs the crawl."""
-        if lost == UNCOUNTED:
-            return f"the queue has lost its sites; if the tables have some that are unfinished, {ADVICE}"
-        return f"the queue does not know {lost:,} unfinished sites of the tables; {ADVICE}"
+    @property
+    def in_words(self) -> str:
+        """What is lost, for the person who runs the crawl."""
+        if self.lost == UNCOUNTED:
+            return f"the queue has lost its sites; if the tables have some that are unfinished, {connection.REBUILD}"
+        return connection.sites_lost(self.lost)
 
 
 def _uncounted(word: TablesWord | None, depth: Depth, *, dropped: bool) -> int:

@@ -4,7 +4,7 @@ libcurl's own look-ups share a small pool of threads, so a few dead name servers
 the guard must know the address before anything is sent there. So names are resolved here, and libcurl is
 handed an address.
 
-Hides c-ares (through aiodns), the cache and the numeric notations of IPv4. Failures are
+Hides the hosts file, c-ares (through aiodns), the cache and the numeric notations of IPv4. Failures are
 CannotResolveHostError, naming host and cause, and are remembered for a short time: a dead name costs one
 look-up, not one per page.
 """
@@ -18,11 +18,16 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import aiodns
 import pycares
 from scrapy.exceptions import CannotResolveHostError
+
+from crawler.agent.hosts_file import HOSTS, HostsFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SETTING: Final = "CONNECT_TIMEOUT_SECONDS"
 
@@ -51,15 +56,20 @@ class Names:
     """Resolver with a cache, for one event loop; a look-up takes at most `limit_s` seconds.
 
     `nameservers` ("127.0.0.1:5353") replace those of the system; empty = the system's.
-    `/etc/hosts` is honoured in both cases. `clock` gives monotonic seconds.
+    `hosts` is honoured in both cases. `clock` gives monotonic seconds.
     """
 
     def __init__(
-        self, limit_s: float, nameservers: Sequence[str] = (), clock: Callable[[], float] = monotonic
+        self,
+        limit_s: float,
+        nameservers: Sequence[str] = (),
+        clock: Callable[[], float] = monotonic,
+        hosts: Path = HOSTS,
     ) -> None:
         self._limit_s = limit_s
         self._nameservers = list(nameservers)
         self._clock = clock
+        self._hosts = HostsFile(hosts)
         self._cache: dict[str, _Answer] = {}
         self._flights: dict[str, asyncio.Task[_Answer]] = {}
         self._resolver: aiodns.DNSResolver | None = None
@@ -118,6 +128,8 @@ class Names:
         self._cache[host] = flight.result()
 
     async def _look_up(self, host: str) -> _Answer:
+        if named := self._hosts.addresses(host):
+            return _keeping_order(self._answer(named, SHORTEST_SECONDS), self._cache.get(host))
         try:
             async with asyncio.timeout(self._limit_s):
                 found = await self._ask(host)
@@ -143,12 +155,15 @@ class Names:
         return self._resolver.getaddrinfo(host, family=socket.AF_UNSPEC, type=socket.SOCK_STREAM)
 
     def _success(self, found: pycares.AddrInfoResult) -> _Answer:
-        nodes = sorted(found.nodes, key=lambda node: node.family != socket.AF_INET)
-        addresses = tuple(dict.fromkeys(node.addr[0].decode("ascii") for node in nodes))
-        if not addresses:
+        if not found.nodes:
             return self._failure("the name has no address")
-        ttl = min(node.ttl for node in nodes)
-        return _Answer(addresses, "", self._clock() + min(max(ttl, SHORTEST_SECONDS), LONGEST_SECONDS))
+        addresses = [node.addr[0].decode("ascii") for node in found.nodes]
+        return self._answer(addresses, min(node.ttl for node in found.nodes))
+
+    def _answer(self, addresses: Sequence[str], ttl: float) -> _Answer:
+        """IPv4 before IPv6."""
+        best_first = tuple(dict.fromkeys(sorted(addresses, key=lambda address: ":" in address)))
+        return _Answer(best_first, "", self._clock() + min(max(ttl, SHORTEST_SECONDS), LONGEST_SECONDS))
 
     def _failure(self, cause: str) -> _Answer:
         return _Answer((), cause, self._clock() + FAILURE_SECONDS)

@@ -3,20 +3,22 @@
 An offer reaches its site's frontier whatever state the site is in, if it belongs to the crawl; a site that is new is
 queued. Offers are sent in batches, always before the pages that name them are published: an agent that dies in between
 has its pages fetched again, and an offer that comes twice changes nothing. A URL is offered once as long as this agent
-remembers it. Where a seed redirects to another site, that page is the seed, and the scope takes it in.
+remembers it; again where MAX_DEPTH counts and a shorter way leads to it, and where the agent lost its sites, since the
+server may have lost the offer too. Where a seed redirects to another site, that page is the seed, and the scope takes
+it in.
 
-While this agent's own seeds are still being read, a site that nothing is known of may yet become one: then `waits` is
-True, and no page is published.
+While the seeds that the crawl begins with are still being read (Seeding.read), a site that nothing is known of may yet
+become one: then `waits` is True, and no page is published.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from crawler import records
+from crawler.agent.remembered import Remembered
 from crawler.agent.session import Author, now_ms
 from crawler.sites.queue import Offer, SiteQueue
 
@@ -30,13 +32,18 @@ logger = logging.getLogger("agent")
 # URLs offered, and sites judged, that are remembered: some 60 and 100 bytes each.
 URLS_REMEMBERED: Final = 400_000
 SITES_REMEMBERED: Final = 200_000
-# Paths in one entry: a longer one would hold up the server.
-ENTRY_PATHS: Final = 1_000
+# Paths in one entry, entries in one call, and bytes of both: a longer call would hold up the server.
+ENTRY_PATHS, ENTRY_BYTES = 1_000, 100_000
+CALL_ENTRIES, CALL_BYTES = 100, 1_000_000
+# Bytes of paths that wait to be sent: with more, fetching pauses. A path takes some 150 beside its own.
+MOST_PENDING: Final = 64_000_000
+PENDING_PATH: Final = 150
 # Sites asked about in one round trip.
 ASK_AT_A_TIME: Final = 2_000
 
 # Depth of a page, and redirects in a row that led to it.
 _Way = tuple[int, int]
+_Thing = TypeVar("_Thing")
 
 
 class Offers:
@@ -51,12 +58,14 @@ class Offers:
         self._author = author
         self._seeding = seeding
         self._pending: dict[str, dict[str, _Way]] = {}  # site -> path -> how it was found
-        self._moved: dict[str, Offer] = {}  # site of a seed that redirects -> where to
+        self._size = 0  # of these, with those that are just being sent
+        # Site of a seed that redirects, and where to: site and path.
+        self._moved: dict[tuple[str, str, str], Offer] = {}
         self._inside: set[str] = set()  # sites that belong to the crawl
         self._outside: set[str] = set()  # sites that do not, as far as is known
         self._queued: set[str] = set()  # sites that the queue knew when something was offered to them
-        self._offered = _Remembered(URLS_REMEMBERED)
-        self._told_full: set[str] = set()
+        self._offered = Remembered[tuple[str, str], int](URLS_REMEMBERED)  # the least depth that was told
+        self._warned_full: set[str] = set()
 
     @property
     def empty(self) -> bool:
@@ -64,20 +73,33 @@ class Offers:
         return not self._pending and not self._moved
 
     @property
+    def full(self) -> bool:
+        """Whether fetching must pause until something was sent."""
+        return self._size >= MOST_PENDING
+
+    @property
     def waits(self) -> bool:
         """Whether some may be sent only when the seeds are read: pages that name them are not to be published yet."""
-        return not self.empty and not self._seeding.taken_in
+        return not self.empty and not self._seeding.read
 
     def add(self, site: str, paths: Iterable[str], depth: int, redirects: int = 0) -> None:
-        """Offer canonical paths of another site, found at this depth, the last of so many redirects in a row."""
-        if site in self._outside or 0 < self._options.max_depth < depth:
+        """Offer paths of another site, as written, found at this depth, the last of so many redirects in a row.
+
+        The root of a site is its first page, however deep the link to it is: it has depth 0.
+        """
+        if site in self._outside:
             return
-        new = None
+        most, new = self._options.max_depth, None
         for path in paths:
-            if (site, path) not in self._offered:
-                if new is None:
-                    new = self._pending.setdefault(site, {})
-                new.setdefault(path, (depth, redirects))
+            own = 0 if path == "/" else depth
+            told = self._offered.get((site, path))
+            if 0 < most < own or not (told is None or (most and own < told)):
+                continue
+            if new is None:
+                new = self._pending.setdefault(site, {})
+            if path not in new:
+                self._size += len(path) + PENDING_PATH
+            new[path] = min((own, redirects), new.get(path, (own, redirects)))
 
     def move(self, seeds_site: str, site: str, path: str, redirects: int) -> str:
         """A seed redirects to this page, the last of so many redirects in a row; why it is not followed, or nothing."""
@@ -87,12 +109,19 @@ class Offers:
             return "not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE"
         found = records.SiteFound(site=site, found_at=now_ms(), source=f"{records.MOVED}{seeds_site}")
         record = self._author.numbered(found)
-        self._moved[seeds_site] = Offer(site, [path], redirects=redirects, record=record)
+        offer = Offer(site, [path], redirects=redirects, record=record, seeded=True)
+        self._moved[seeds_site, site, path] = offer
         return ""
 
     def look_again(self) -> None:
         """Sites were added, or the scope was widened: what did not belong to the crawl may do so now."""
         self._outside.clear()
+
+    def forget(self) -> None:
+        """The agent lost its sites, and the server may have lost its offers: what is found again is offered again."""
+        self._offered.clear()
+        for some in (self._inside, self._outside, self._queued):
+            some.clear()
 
     async def send(self) -> int:
         """Send what may be sent by now; how many sites are new. After an error the rest is sent by the next call."""
@@ -100,32 +129,49 @@ class Offers:
         self._forget_sites()
         pending, self._pending = self._pending, {}
         try:
-            await self._judge([site for site in pending if site not in self._inside])
-            if self._seeding.taken_in:
-                self._drop(pending)
-            for offers in _batches(self._offers(pending)):
-                new += self._note(offers, await self._queue.offer(offers, self._options.max_sites))
-                for one in offers:
-                    _forget(pending, one)
+            while True:
+                more, again = await self._send_inside(pending)
+                new += more
+                if not again:
+                    return new
         finally:
             for site, paths in pending.items():
                 self._pending[site] = {**paths, **self._pending.get(site, {})}
-        return new
+            self._size = sum(len(path) + PENDING_PATH for paths in self._pending.values() for path in paths)
+
+    async def _send_inside(self, pending: dict[str, dict[str, _Way]]) -> tuple[int, bool]:
+        """Send what belongs to the crawl; how many sites are new, and whether some are to be judged again."""
+        await self._judge([site for site in pending if site not in self._inside])
+        if self._seeding.read:
+            self._drop(pending)
+        new, again = 0, False
+        for offers in _batches(self._offers(pending)):
+            answers = await self._offer(offers)
+            new += self._note(offers, answers)
+            for one, answer in zip(offers, answers, strict=True):
+                # The queue knows the site no more: it is new, or no part of the crawl by now.
+                if answer == -2 and not one.record:
+                    again = True
+                else:
+                    _forget(pending, one)
+        return new, again
 
     async def _send_moved(self) -> int:
         """Seeds' redirects: their sites are known before links to them are judged."""
         moved = dict(self._moved)
         if not moved:
             return 0
-        await self._seeding.note_moved({seed: one.site for seed, one in moved.items()})
-        offers = list(moved.values())
-        new = self._note(offers, await self._queue.offer(offers, self._options.max_sites))
+        await self._seeding.note_moved(moved)
+        new = 0
+        for offers in _batches(moved.values()):
+            new += self._note(offers, await self._offer(offers))
         self.look_again()
-        for seed, one in moved.items():
+        for way, one in moved.items():
             self._inside.add(one.site)
-            if self._moved.get(seed) is one:
-                del self._moved[seed]
-            logger.info("the seed %s redirects to %s, which belongs to the crawl now", seed, one.site)
+            if self._moved.get(way) is one:
+                del self._moved[way]
+        for seed, site in dict.fromkeys((seed, site) for seed, site, _ in moved):
+            logger.info("the seed %s redirects to %s, which belongs to the crawl now", seed, site)
         return new
 
     def _forget_sites(self) -> None:
@@ -165,21 +211,29 @@ class Offers:
             for path, way in paths.items():
                 by_way.setdefault(way, []).append(path)
             for (depth, redirects), some in by_way.items():
-                for start in range(0, len(some), ENTRY_PATHS):
-                    part = some[start : start + ENTRY_PATHS]
+                for part in _cut(some, len, ENTRY_PATHS, ENTRY_BYTES):
                     yield Offer(site, part, depth, redirects, record, with_root)
 
+    async def _offer(self, offers: list[Offer]) -> list[int]:
+        return await self._queue.offer(offers, self._options.max_sites, agent=self._author.name)
+
     def _note(self, offers: list[Offer], answers: list[int]) -> int:
-        """Remember what was sent; how many sites are new."""
+        """Remember what was sent; how many sites are new.
+
+        What a site refused by now (it is blocked, or too much waits for it) is offered again when it is found again.
+        What MAX_SITES refuses is not: there may be no end of it.
+        """
         for one, answer in zip(offers, answers, strict=True):
             if answer >= 0:
                 self._queued.add(one.site)
             elif answer == -2:
-                self._queued.discard(one.site)  # blocked, or forgotten: the next link may find it as new
-            for path in one.paths:
-                self._offered.add((one.site, path))
-            if answer == -3 and one.site not in self._told_full:
-                self._told_full.add(one.site)
+                self._queued.discard(one.site)
+                self._inside.discard(one.site)
+            if answer >= -1:
+                for path in one.paths:
+                    self._offered.put((one.site, path), one.depth)
+            if answer == -3 and one.site not in self._warned_full:
+                self._warned_full.add(one.site)
                 logger.warning(
                     "%s: links to it are left out: too many wait for it already (said once)", one.site
                 )
@@ -189,28 +243,26 @@ class Offers:
         return answers.count(1)
 
 
-class _Remembered:
-    """The last URLs that were added, by their hash; half of them may be forgotten at a time."""
-
-    def __init__(self, most: int) -> None:
-        self._half = most // 2
-        self._young: set[int] = set()
-        self._old: set[int] = set()
-
-    def __contains__(self, url: tuple[str, str]) -> bool:
-        key = hash(url)
-        return key in self._young or key in self._old
-
-    def add(self, url: tuple[str, str]) -> None:
-        if len(self._young) >= self._half:
-            self._old, self._young = self._young, set()
-        self._young.add(hash(url))
-
-
-def _batches(offers: Iterator[Offer]) -> Iterator[list[Offer]]:
+def _batches(offers: Iterable[Offer]) -> Iterator[list[Offer]]:
     """In calls of bounded size."""
-    while batch := list(islice(offers, 100)):
-        yield batch
+    return _cut(offers, lambda one: sum(map(len, one.paths)), CALL_ENTRIES, CALL_BYTES)
+
+
+def _cut(
+    things: Iterable[_Thing], size_of: Callable[[_Thing], int], most: int, most_bytes: int
+) -> Iterator[list[_Thing]]:
+    """In parts of so many at most, and of so many bytes; what is larger by itself is a part of its own."""
+    part: list[_Thing] = []
+    left = most_bytes
+    for thing in things:
+        size = size_of(thing)
+        if part and (len(part) >= most or size > left):
+            yield part
+            part, left = [], most_bytes
+        part.append(thing)
+        left -= size
+    if part:
+        yield part
 
 
 def _forget(pending: dict[str, dict[str, _Way]], sent: Offer) -> None:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable
 
 from crawler import records
+from crawler.sites.canonical import page_of
 
 
 class OutLinks:
@@ -20,7 +21,10 @@ class OutLinks:
         self._known = array("Q")  # by number; 0: not made yet
 
     def pack(self, numbers: list[int], inside: list[str], outside: Iterable[str]) -> bytes:
-        """As the record of a page has them: of paths of the site with their `numbers` (-1: none), and of other URLs."""
+        """As the record of a page has them: of paths of the site with their `numbers` (-1: none), and of other pages.
+
+        Those of the site may be as written, for their pages count; those of others are canonical URLs.
+        """
         known = self._known
         missing = max(numbers, default=-1) + 1 - len(known)
         if missing > 0:
@@ -29,7 +33,7 @@ class OutLinks:
         for number, path in zip(numbers, inside, strict=True):
             made = known[number] if number >= 0 else 0
             if not made:
-                made = records.hash_of(self._site + path)
+                made = records.hash_of(self._site + page_of(path))
                 if number >= 0:
                     known[number] = made
             hashes.add(made)

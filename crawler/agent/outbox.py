@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from crawler import records
+from crawler import left_out, records
 from crawler.agent.session import Author, now_ms
 from crawler.agent.slots import Slot
 from crawler.sites.queue import Delivery, Published, SiteQueue, StaleLeaseError
@@ -153,20 +153,17 @@ class Outbox:
         if slot.lost:
             return
         if outcome.verdict in ("STALE", "GAP"):
-            logger.warning(
-                "%s: the lease is another agent's now; its unpublished pages are left to it", slot.site
-            )
+            reason = "the lease is not this agent's any more"
+            if outcome.verdict == "GAP":
+                reason = "Redis is older than this agent and lost its last delivery"
+            logger.warning("%s: %s; its unpublished pages will be fetched again", slot.site, reason)
             self.drop(slot)
             return
         assert slot.packed is not None
         self._size -= len(slot.packed.records)
         slot.delivered()
-        if outcome.alias:
-            slot.ending, slot.detail, slot.reason = "alias", outcome.alias, f"alias of {outcome.alias}"
-            logger.info(
-                "%s has the address and the root page of %s: left out as its alias", slot.site, outcome.alias
-            )
-            self.end(slot)
+        if outcome.alias_of:
+            slot.begin_comparison(outcome.alias_of)
         if not slot.records and slot.ending is None:
             self._slots.pop(slot, None)
 
@@ -188,7 +185,9 @@ class Outbox:
                 known=len(slot.frontier),
                 done=slot.frontier.published,
                 done_hash=slot.frontier.done_hash,
+                left_out=left_out.to_text(slot.frontier.left_out),
                 rests_until_ms=slot.free_at_ms,
+                seq=slot.seq,
             )
         except StaleLeaseError:
             self.drop(slot)
@@ -205,7 +204,7 @@ class Outbox:
         rests = max(slot.rests_until_ms, slot.free_at_ms)
         try:
             await self._queue.leave(
-                self._agent, slot.leased, slot.ending, due_ms=due_ms, rests_until_ms=rests
+                self._agent, slot.leased, slot.ending, due_ms=due_ms, rests_until_ms=rests, seq=slot.seq
             )
         except StaleLeaseError:
             self.drop(slot)
@@ -222,19 +221,23 @@ def _report(slot: Slot) -> records.SiteEnded:
     return records.SiteEnded(
         site=slot.site,
         ended_at=now_ms(),
-        finished=slot.ending in ("finished", "alias"),
+        finished=slot.ending == "finished",
         published=slot.frontier.published,
         known=len(slot.frontier),
         over_budget=slot.frontier.over_budget,
+        left_out=slot.frontier.left_out,
+        left_out_hashes=slot.frontier.pack_left_out(),
         pending=slot.frontier.pending,
-        alias_of=slot.detail if slot.ending == "alias" else "",
         reason=_why(slot),
     )
 
 
 def _why(slot: Slot) -> str:
-    """Why a site ended early or waits, or what of it was left out; nothing for one that was walked to its end."""
-    if slot.ending != "finished":
-        return slot.reason
-    budget = f"page budget of {slot.frontier.max_pages} reached" if slot.frontier.over_budget else ""
-    return "; ".join(filter(None, (budget, slot.traps.why if slot.traps else "")))
+    """Why a site ended early or waits, and what of it was left out; nothing for one that was walked to its end."""
+    words = left_out.in_words(slot.frontier.left_out)
+    why = slot.reason if slot.ending != "finished" else ""
+    if slot.ending == "finished" and slot.given_up:
+        why = f"{records.GIVEN_UP}{slot.given_up[1]}"
+    return "; ".join(
+        filter(None, (why, words and f"left out: {words}", slot.traps.why if slot.traps else ""))
+    )

@@ -1,7 +1,9 @@
 """What single sites are asked with otherwise than all others: headers, cookies, delay, connections, proxy.
 
 Finds a site's entry in SITE_OVERRIDES, and dresses its requests. Cookies are kept for as long as the site is in
-hand and are lost when it goes back. OptionError at start for an entry that can hold for no site.
+hand and are lost when it goes back. Where no entry says that they are sent, those that redirects set are merely held,
+until it shows that the site lets nobody in without them (crawler.agent.walls). OptionError at start for an entry that
+can hold for no site.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from scrapy.http.cookies import CookieJar
 from w3lib.url import parse_url
 
 from crawler.agent import proxies, robots
+from crawler.agent.answers import REDIRECTS
 from crawler.options import OptionError, SiteOverride
-from crawler.sites.canonical import UrlError, host_of, split
+from crawler.sites.canonical import split
+from crawler.sites.url import UrlError, host_of, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +66,9 @@ class Dress:
         self._headers = override.headers
         self._proxy = override.proxy
         self._jar = None if override.cookies is None else CookieJar()
+        self._only_held = self._jar is None
+        self._held: CookieJar | None = None
+        self.cookies = 0  # times that the site has set some that were new
         if override.cookies:
             self._keep(site, override.cookies.items())
 
@@ -70,7 +77,7 @@ class Dress:
 
         A redirect of robots.txt may lead to a stranger, who gets nothing of it.
         """
-        if self._plain or split(request.url)[0] != self._site:
+        if (self._plain and self._jar is None) or resolve(request.url)[0] != self._site:
             return
         for name, value in self._headers.items():
             request.headers.setdefault(name, value)
@@ -81,10 +88,33 @@ class Dress:
             self._jar.add_cookie_header(request)
 
     def take_in(self, response: Response) -> None:
-        """Keep the cookies that the site sets."""
-        if self._jar is not None and "Set-Cookie" in response.headers:
-            assert response.request
-            self._jar.extract_cookies(response, response.request)
+        """Keep the cookies that the site sets; as long as none are sent, those of redirects."""
+        if self._jar is None and response.status not in REDIRECTS:
+            return
+        if "Set-Cookie" not in response.headers or split(response.url)[0] != self._site:
+            return
+        assert response.request
+        jar = self._jar
+        if jar is None:
+            jar = self._held = self._held or CookieJar()
+        before = _values(jar)
+        jar.extract_cookies(response, response.request)
+        self.cookies += _values(jar) != before
+
+    @property
+    def worn(self) -> int:
+        """How many of these times are in what is sent now."""
+        return 0 if self._jar is None else self.cookies
+
+    def wear(self) -> None:
+        """Send what was held, and from now on what the site sets."""
+        if self._jar is None:
+            self._jar, self._held = self._held or CookieJar(), None
+
+    def take_off(self) -> None:
+        """Send none any more, where no setting says so."""
+        if self._only_held:
+            self._held, self._jar = self._jar, None
 
     def _keep(self, url: str, cookies: Iterable[tuple[str, str]]) -> None:
         assert self._jar is not None
@@ -92,6 +122,10 @@ class Dress:
         if lines:
             answer = Response(url, headers={"Set-Cookie": lines})
             self._jar.extract_cookies(answer, Request(url))
+
+
+def _values(jar: CookieJar) -> dict[tuple[str, str, str], str | None]:
+    return {(one.domain, one.path, one.name): one.value for one in jar.jar}
 
 
 def _check(key: str, entry: SiteOverride) -> None:

@@ -1,6 +1,7 @@
 """A spider's own requests: which are plain links, and which were asked for before.
 
-A plain link becomes a page of its site. Any other request of a user's has something that a page has no room for
+A plain link becomes a page of its site: at once where the page that gives it is of the same site in hand, for then both
+are published together, else it is offered. Any other request of a user's has something that a page has no room for
 (a callback, data, a body) and is fetched beside the pages: once per site in hand unless its `dont_filter` is set,
 and no more of them than the site may have pages. Raises nothing.
 """
@@ -10,9 +11,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
+
+from crawler.agent.errands import errand_of
+
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
     from crawler.agent.errands import Errand
     from crawler.agent.slots import Slot
@@ -25,6 +31,7 @@ _WRITTEN: Final = frozenset({"depth", "is_start_request"})
 _COPIED: Final = _WRITTEN | {
     "cache_timestamp",
     "cached_response",
+    "decoding_error",
     "download_latency",
     "download_timeout",
     "encoded",
@@ -42,6 +49,28 @@ _COPIED: Final = _WRITTEN | {
 }
 # A link's header that Scrapy writes where REFERER_ENABLED says so.
 _NOT_GIVEN: Final = frozenset({b"Referer"})
+
+
+# In the meta of a spider's request on its way to the scheduler: the slot of the page that gives it.
+_GIVEN_BY: Final = "lowtide_given_by"
+
+
+class GivenBy(BaseSpiderMiddleware):
+    """Spider middleware: notes in each request which site in hand gives it, for `giver_of`."""
+
+    def get_processed_request(self, request: Request, response: Response | None) -> Request:
+        """Called with every request that a spider gives."""
+        asked = getattr(response, "request", None)
+        errand = errand_of(asked) if asked is not None else None
+        if errand is not None:
+            request.meta[_GIVEN_BY] = errand.slot
+        return request
+
+
+def giver_of(request: Request) -> Slot | None:
+    """The slot of the page that gives this request, said once; None: no page of a site in hand, or it is not known."""
+    slot: Slot | None = request.meta.pop(_GIVEN_BY, None)
+    return slot
 
 
 def default_callbacks(spider: Spider | None) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from crawler.agent.errands import errand_of
 from crawler.agent.errors import RobotsDenied
-from crawler.sites.canonical import split
+from crawler.sites.url import resolve
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -30,7 +30,7 @@ class OwnRobots:
         if errand is None or not _is_strange(errand):
             return
         slot = errand.slot
-        if split(request.url)[0] != slot.site:
+        if resolve(request.url)[0] != slot.site:
             reason = f"{request.url} is not of {slot.site}, in whose request's place it was put"
         elif slot.rules is None or not slot.rules.allows(request.url, slot.dress.user_agent):
             reason = f"robots.txt of {slot.site} forbids {request.url}"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from scrapy.utils.misc import build_from_crawler, load_object
 
@@ -27,12 +27,29 @@ if TYPE_CHECKING:
     from crawler import records
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
-    from crawler.agent.links import Links
+    from crawler.agent.links import Links, Written
     from crawler.agent.slots import Slot
 
 logger = logging.getLogger("pipelines")
 
 HTML = ("text/html", "application/xhtml+xml")
+# Types that say nothing.
+_UNKNOWN = ("unknown/unknown", "application/unknown")
+# How bodies begin that are no HTML, where no type is said.
+_NO_HTML = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"RIFF")
+
+
+def media_type(content_type: str) -> str:
+    """The kind that a Content-Type says, in lower case and without parameters; empty: none.
+
+    Of several, as of a field that a proxy has joined, the last one counts that says anything: so browsers have it.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in HTML:
+        return kind
+    kinds = (one.partition(";")[0].strip().lower() for one in content_type.split(","))
+    said = [one for one in kinds if "/" in one and "*" not in one and one not in _UNKNOWN]
+    return said[-1] if said else ""
 
 
 class LoadedPage:
@@ -47,6 +64,12 @@ class LoadedPage:
         self.response = response
         self.record = record
         self.out_links = b""
+        # What kept the page from being parsed whole; known with the document.
+        self.bound: Literal["", "bytes", "markup"] = ""
+
+    def note(self, words: str) -> None:
+        """Add to what the record says of the page's faults."""
+        self.record.error = "; ".join(filter(None, (self.record.error, words)))
 
     @property
     def body(self) -> bytes:
@@ -64,11 +87,12 @@ class LoadedPage:
 
         What of it was left out is noted in the record.
         """
-        kind = self.record.content_type.partition(";")[0].strip().lower()
-        if kind and kind not in HTML:
+        kind = media_type(self.record.content_type)
+        if kind not in HTML and (kind or self.body.startswith(_NO_HTML)):
             return None
         page = links.parsed(self.body, lambda: self.charset, self._parsed_bytes)
-        self.record.error = self.record.error or page.left_out
+        self.bound = page.bound
+        self.note(page.left_out)
         return page.root
 
     @property
@@ -86,21 +110,35 @@ class LoadedPage:
         return text.collapsed(self.raw_text)
 
     @cached_property
-    def hrefs(self) -> list[str]:
-        """What a page sends on to and points to, as written: MAX_LINKS_PER_PAGE anchors, none that say nofollow."""
+    def written(self) -> Written:
+        """Where a page leads, as written; none that say nofollow."""
         refresh = (self.response.headers.get("Refresh") or b"").decode("latin-1")
-        return links.hrefs(self.document, self.agent.options.max_links_per_page, refresh)
+        return links.written(self.document, refresh)
 
     @cached_property
     def links(self) -> Links:
-        """Where they lead, as canonical URLs; those that lead to no page are left out."""
-        return links.placed(
-            self.hrefs,
+        """Where they lead, as written; those that lead to no page are left out.
+
+        What is left out of more than MAX_LINKS_PER_PAGE is noted in the record.
+        """
+        found = links.placed(
+            self.written,
             self.document,
             self.response.url,
             self.slot.site,
+            self.agent.options.max_links_per_page,
             self.agent.max_url_length,
             lambda: self.charset,
+        )
+        self.note(found.left_out)
+        return found
+
+    @cached_property
+    def canonical(self) -> str:
+        """The URL, as written, that it names as the one to take for it; empty: none, or its own."""
+        header = b",".join(self.response.headers.getlist("Link")).decode("latin-1")
+        return links.named_canonical(
+            self.document, header, self.response.url, self.agent.max_url_length, lambda: self.charset
         )
 
     @cached_property
@@ -135,6 +173,7 @@ class LoadedPage:
             tries=self.turn.tries,
             error=f"{type(error).__name__}: {error}"[:200],
             work=self.slot.leased.work,
+            asked_as=self.turn.asked_as,
         )
 
 
@@ -146,7 +185,7 @@ class PagePipeline(Protocol):
     """One step between download and stream. Built by `from_crawler(crawler)` where the class has it.
 
     It may have more. Before records are published, `flush()` writes what they refer to, and then `sync()` waits until
-    that is on the disk. `sync()` runs in a thread, beside `process()` of later pages, whose records wait for the next
+    that is on the disk. `sync()` runs in a thread, while `process()` takes later pages, whose records wait for the next
     `flush()`; it is left out where no page came since the last. If either raises OSError, the records wait and both
     are called again. `full` says that the step can hold no more until then: fetching pauses. `close()` is called once,
     after the last page.

@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 from scrapy.utils.url import add_http_if_no_scheme
 
-from crawler.sites.canonical import ascii_host
+from crawler.sites.url import ascii_host
 
 _SCHEMES: Final = frozenset(("http", "https", "socks4", "socks4a", "socks5", "socks5h"))
-_USER: Final = re.compile(r"(?<=//).*@", re.DOTALL)
+# From the first two slashes to the last @.
+_USER: Final = re.compile(r"\A([^/]*+(?:/(?!/)[^/]*+)*+//).*@", re.DOTALL)
 
 
 class ProxyError(ValueError):
@@ -43,9 +44,14 @@ def read(text: str) -> Proxy:
     return proxy
 
 
+def shown(url: str) -> str:
+    """The URL without user and password."""
+    return _USER.sub(r"\1", url)
+
+
 def _unreadable(url: str) -> ProxyError:
     schemes = ", ".join(sorted(_SCHEMES))
-    told = _USER.sub("***@", url)
+    told = _USER.sub(r"\1***@", url)
     return ProxyError(
         f"{told!r} is no proxy; wanted SCHEME://HOST:PORT, SCHEME one of {schemes}, PORT up to 65535"
     )

@@ -19,12 +19,12 @@ from crawler import options as our_options
 from crawler.agent import feed_file
 from crawler.agent.agent import Agent
 from crawler.agent.errands import errand_of
-from crawler.agent.own_requests import OwnRequests, beyond_link, carried
+from crawler.agent.own_requests import OwnRequests, beyond_link, carried, giver_of
 from crawler.agent.pages import Chain
 from crawler.agent.visits import Visits
 from crawler.agent.wire import leave, wire_of
-from crawler.sites.canonical import UrlError, split
 from crawler.sites.seeds import Seed
+from crawler.sites.url import UrlError, resolve
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -46,7 +46,7 @@ class RequestQueue(BaseScheduler):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._wake_call: asyncio.TimerHandle | None = None
-        options = our_options.read(crawler.settings)
+        options = our_options.read_checked(crawler.settings)
         self._wire = wire_of(crawler)
         chain = Chain(crawler, options.page_pipelines)
         self.agent = Agent(crawler, options, self._wire.names, chain, self._wake_engine)
@@ -71,8 +71,7 @@ class RequestQueue(BaseScheduler):
 
     async def _open(self, spider: Spider) -> None:
         await self.agent.open(spider)
-        if self.agent.goes_on:
-            feed_file.go_on(self._crawler)
+        feed_file.begin(self._crawler, goes_on=self.agent.goes_on)
 
     def close(self, reason: str) -> Deferred[None]:
         """Give everything back."""
@@ -83,8 +82,7 @@ class RequestQueue(BaseScheduler):
 
     async def _close(self, reason: str) -> None:
         await self.agent.close(reason)
-        if reason != "finished":
-            feed_file.leave_without_items(self._crawler)
+        feed_file.leave_without_items(self._crawler, finished=reason == "finished")
         await leave(self._crawler)
 
     def has_pending_requests(self) -> bool:
@@ -103,7 +101,7 @@ class RequestQueue(BaseScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """A request from outside the frontier: a user's own, a start URL, or one that a middleware made anew."""
-        errand = errand_of(request)
+        errand, giver = errand_of(request), giver_of(request)
         if errand is not None and errand.heir is request:
             return self._take_back(errand, request)
         once_more = self._visits.is_copy(request)
@@ -112,7 +110,7 @@ class RequestQueue(BaseScheduler):
             logger.info("%.80s… is longer than URLLENGTH_LIMIT (%d)", request.url, self.agent.max_url_length)
             return False
         try:
-            site, path = split(request.url)
+            site, path = resolve(request.url)
         except UrlError as error:
             logger.warning("%s", error)
             return False
@@ -126,6 +124,9 @@ class RequestQueue(BaseScheduler):
             return self._leave_to_others(request, site, path, more, data)
         if more or data or once_more:
             return self._fetch_beside(slot, request)
+        if slot is not giver:
+            self.agent.offers.add(site, (path,), request.meta.get("depth", 0))
+            return True
         return self._add_page(slot, path, request.meta.get("depth", 0))
 
     def _take_back(self, errand: Errand, request: Request) -> bool:
@@ -136,10 +137,10 @@ class RequestQueue(BaseScheduler):
         return errand.slot.live
 
     def _add_page(self, slot: Slot, path: str, depth: int) -> bool:
-        """A link to a page of a site in hand; whether it is a new one."""
+        """A link of a site in hand to a page of its own; whether it is a new one."""
         if not self.agent.scope.has_page(slot.site + path):
             return False
-        new = slot.frontier.add((path,), depth)
+        new = slot.add_found((path,), depth)
         self.agent.settle(slot)
         return bool(new)
 

@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from crawler.agent.robots_file import RobotsFile
+from crawler.sites.url import host_of
 from crawler.sites.windows import Window
 
 
@@ -28,16 +29,19 @@ class Rules(NamedTuple):
 
 # The code of a fetch that our own guard refused (crawler/agent/errors.py).
 ADDRESS_REFUSED = -10
+# Flags of an answer that is not all of robots.txt, which DOWNLOAD_FAIL_ON_DATALOSS would have pages made of: rules that
+# are missing may be those that forbid.
+LOSSES = frozenset({"dataloss", "doubtful"})
 EVERYTHING = Rules(available=True, crawl_delay=None)
 UNAVAILABLE = Rules(available=False, crawl_delay=None)
 # A user agent in the manner of browsers, with the crawler's own name in parentheses.
 _AS_BROWSERS = re.compile(r"Mozilla/.*?\(compatible; *([\w.-]+)", re.IGNORECASE)
 
 
-def rules(status: int, body: bytes, agent: str, most_bytes: int) -> Rules:
-    """The rules that an answer to GET /robots.txt means for `agent` (the product token of our user agent)."""
+def rules(status: int, body: bytes, site: str, agent: str, most_bytes: int) -> Rules:
+    """The rules that the site's answer to GET /robots.txt means for `agent`, the product token of our user agent."""
     if 200 <= status < 300:
-        file = RobotsFile(_whole_lines(body, most_bytes))
+        file = RobotsFile(_whole_lines(body, most_bytes), host_of(site))
         said = file.to(agent)
         return Rules(available=True, crawl_delay=said.delay, file=file, window=said.window)
     if status == ADDRESS_REFUSED:

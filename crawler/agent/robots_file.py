@@ -1,7 +1,7 @@
 """A robots.txt as RFC 9309 reads it, and as the owner of a misspelt one meant it. Pure.
 
-Where the two differ, the reading that forbids more counts: docs/robots.md lists the cases. Rules are compared with
-canonical URLs, so what those spell alike is alike here, and a query is looked at in more than one order of its fields.
+Where the two differ, the reading that forbids more counts: docs/robots.md lists the cases. Rules are compared with what
+is asked for; what canonical URLs spell alike is one page, so a query is looked at in more than one order of its fields.
 
 Takes any bytes without raising. Reading takes time that grows with the file alone; a URL is judged in time that grows
 with its length and with the file's wildcards, of which only so many are read as they stand.
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from crawler.sites.url import UrlError, ascii_host
 from crawler.sites.windows import Window
 
 # Wildcards of all rules together that are followed at every URL. The rules behind them forbid all that begins like
@@ -59,8 +60,11 @@ _SECONDS: Final = (
     (b"", 1.0),
 )
 _HOURS: Final = re.compile(
-    rb"([0-9]{1,2}):?([0-9]{2})\s*(?:-|\s|to)\s*([0-9]{1,2}):?([0-9]{2})(?:\s*(?:utc|gmt|z))?", re.I
+    rb"([0-9]{1,2}):?([0-9]{2})(?:\s*+(?:-|to)\s*+|\s++)([0-9]{1,2}):?([0-9]{2})(?:\s*+(?:utc|gmt|z))?", re.I
 )
+
+# A URL in the place of a path, as far as its path: the name, the port, and who asks, as far as it says.
+_WHOLE_URL: Final = re.compile(rb"https?://(?:[^/@\s]*+@)?(?P<host>[^/:?#\s]*+)(?::[0-9]*+)?", re.I)
 
 _ESCAPE: Final = re.compile(rb"%[0-9a-fA-F]{2}")
 # Escapes that stay, since what they stand for means something else where it stands bare.
@@ -113,7 +117,7 @@ class Said:
         self._patterns.sort(key=lambda rule: (rule.weight, rule.allows), reverse=True)
 
     def allows(self, url: str) -> bool:
-        """Whether an absolute URL, a canonical one, may be fetched."""
+        """Whether an absolute URL may be asked for."""
         path = _path(url)
         if not self._forbids or path.partition(b"?")[0] == b"/robots.txt":
             return True
@@ -217,21 +221,25 @@ class _Group:
 
 
 class RobotsFile:
-    """A file that any crawler may ask; what it says to one is read once."""
+    """The file of one host, for any crawler; what it says to one is read once."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, host: str) -> None:
         self._body = body
+        self._host = host
         self._said: dict[str, Said] = {}
 
     def to(self, agent: str) -> Said:
         """What it says to the crawler with this product token, or to all where it does not name it."""
         if agent not in self._said:
-            self._said[agent] = read(self._body, agent)
+            self._said[agent] = read(self._body, agent, self._host)
         return self._said[agent]
 
 
-def read(body: bytes, agent: str) -> Said:
-    """What the file says to the crawler with this product token, or to all where it does not name it."""
+def read(body: bytes, agent: str, host: str) -> Said:
+    """What the file says to the crawler with this product token, or to all where it does not name it.
+
+    A rule that names another host than `host` says nothing of this one.
+    """
     own, everybody = _Heard(), _Heard()
     called = {agent.lower().encode(): own, b"*": everybody}
     group = _Group()
@@ -239,7 +247,7 @@ def read(body: bytes, agent: str) -> Said:
         if kind == "agent":
             group.call([called[name] for name in _names(value) if name in called])
         else:
-            group.tell(kind, value)
+            group.tell(kind, b"" if _is_of_another_host(value, host) else value)
     said = own if own.named else everybody
     return Said(said.rules, max(said.delays, default=None), said.window)
 
@@ -286,9 +294,21 @@ def _mended(value: bytes) -> bytes:
     """A path for what should have been one: a URL, a name without its slash, an ending, a query."""
     if value.startswith((b"/", b"*")):
         return value
-    if value.lower().startswith((b"http://", b"https://")):
-        return b"/" + value.partition(b"://")[2].partition(b"/")[2]
+    if url := _WHOLE_URL.match(value):
+        return b"/" + value[url.end() :].removeprefix(b"/")
     return (b"*" if value.startswith((b".", b"?")) else b"/") + value
+
+
+def _is_of_another_host(value: bytes, host: str) -> bool:
+    """Whether a rule is a URL of another host. With and without `www.` is one host; one that cannot exist is ours."""
+    url = _WHOLE_URL.match(value)
+    if url is None:
+        return False
+    try:
+        named = ascii_host(url["host"].decode())
+    except (UrlError, UnicodeDecodeError):
+        return False
+    return named.removeprefix("www.") != host.removeprefix("www.")
 
 
 def _other_letters(pattern: bytes) -> Iterator[bytes]:
@@ -340,7 +360,7 @@ def _path(url: str) -> bytes:
 def _orders(path: bytes) -> Iterator[bytes]:
     """The path with its query as it stands and with each of its first fields in front, empty values told and not.
 
-    Canonical URLs have sorted fields and an equals sign in each: the spelling that the owner knows is lost.
+    All of these name one page, and the owner may know it by another one than this.
     """
     base, _, query = path.partition(b"?")
     fields = query.split(b"&")

@@ -1,7 +1,8 @@
 """Seeds on their way into the site queue: by any agent, twice or not.
 
 A value leaves the inlet only after its site was queued, so an agent that dies in between costs nothing. Lines that
-are no seeds are logged (with their number) and left out. Where a seed redirects to another site, that page is the seed.
+are no seeds are logged (with their number) and left out; so are seeds that SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out.
+Where a seed redirects to another site, that page is the seed.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +38,10 @@ logger = logging.getLogger("seeds")
 BATCH = 1000
 # Bad lines that are told one by one; the rest is counted.
 TOLD_LINES = 20
+# How long an agent waits for the end of its spider's `start` before it takes the seeds as read: it may go on for ever.
+START_SECONDS = 300.0
+# Seeds outside of the patterns that are named; the rest is counted.
+NAMED_SEEDS = 5
 
 
 class NoContactError(Exception):
@@ -42,13 +49,18 @@ class NoContactError(Exception):
 
 
 class Added(NamedTuple):
-    """What became of seeds, in sites; `bad` counts lines."""
+    """What became of seeds, in sites; `bad` counts lines, `left_out` seeds that the patterns of the scope leave out.
+
+    Of those that are `blocked` nothing is fetched.
+    """
 
     new: int = 0
     known: int = 0
     again: int = 0
     refused: int = 0
     bad: int = 0
+    left_out: int = 0
+    blocked: int = 0
 
     def __add__(self, other: Any) -> Added:
         return Added(*(mine + others for mine, others in zip(self, other, strict=True)))
@@ -93,6 +105,7 @@ class Seeding:
         user_agent: str,
     ) -> None:
         self.given = asyncio.Event()  # `queue_given` has something to do
+        self.starting: Callable[[], bool] = lambda: False  # whether the spider's `start` may still give seeds
         self._user_agent = user_agent
         self._client: Any = client
         self._queue = queue
@@ -103,8 +116,14 @@ class Seeding:
         self._batch: list[Seed] = []  # of the source, in hand
         self._answers: Counter[int] = Counter()
         self._taken_in = False
+        self._drained = False  # the inlet's values were queued that waited there at first
+        self._start_until = math.inf  # monotonic: when `start` is waited for no longer
+        self._read = False
         self._start_seeds: list[Seed] = []
         self._bad = 0
+        self.left_out = 0  # seeds, by SCOPE_INCLUDE or SCOPE_EXCLUDE
+        self._left_out: list[str] = []  # the first of those that are not told yet
+        self._told_left_out = 0
         self._inlet = Inlet(client, options.start_urls_key)
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
 
@@ -118,16 +137,34 @@ class Seeding:
             self._batch = []
         if self._bad > TOLD_LINES:
             logger.warning("%d lines in all were no seeds and were left out", self._bad)
-        self._taken_in = True
+        if not self._taken_in:
+            self._taken_in, self._start_until = True, time.monotonic() + START_SECONDS
+        self._tell_left_out()
         return self._added(self._answers)
 
     def _added(self, answers: Counter[int]) -> Added:
-        return Added(answers[1], answers[0], answers[2], answers[-1], self._bad)
+        return Added(
+            answers[1], answers[0], answers[2], answers[-1], self._bad, self.left_out, blocked=answers[-2]
+        )
 
     @property
-    def taken_in(self) -> bool:
-        """Whether all seeds that this agent was started with are queued."""
-        return self._taken_in
+    def read(self) -> bool:
+        """Whether the seeds that this crawl begins with are queued: a site that is not known now is no seed.
+
+        They are those of the argument, those that waited in the inlet, and those of the spider's `start`, for which it
+        is waited START_SECONDS at most.
+        """
+        if not self._read:
+            started = not self.starting() and not self._start_seeds
+            self._read = (
+                self._taken_in and self._drained and (started or time.monotonic() > self._start_until)
+            )
+        return self._read
+
+    def stop_waiting(self) -> None:
+        """There is no room for more pages: do not wait for the end of `start`."""
+        if self._taken_in:
+            self._start_until = -math.inf
 
     @property
     def done(self) -> bool:
@@ -146,15 +183,20 @@ class Seeding:
         if seeds:
             await self.queue_seeds(seeds)
             del self._start_seeds[: len(seeds)]
+            self._tell_left_out()
         return len(seeds)
 
     async def drain_inlet(self) -> int:
         """Queue what `redis-cli lpush site:start_urls …` brought, in a list, set or sorted set; how many."""
         total = self._bad = 0
+        backlog = 0 if self._drained else await self._inlet.length()
         while values := await self._inlet.peek():
             await self.queue_seeds(self._visitable(self._good(map(reading.from_inlet, values))))
             await self._inlet.remove(values)
             total += len(values)
+            self._drained = self._drained or total >= backlog
+        self._drained = True
+        self._tell_left_out()
         return total
 
     async def inlet_length(self) -> int:
@@ -171,15 +213,20 @@ class Seeding:
             found = [(value, reading.from_inlet(value)) for value in values]
             answers.update(await self.queue_seeds(self._good(seed for _, seed in found)))
             await inlet.remove([value for value, seed in found if isinstance(seed, Seed)])
+        self._tell_left_out()
         return self._added(answers)
 
     async def queue_seeds(self, seeds: Iterable[Seed]) -> list[int]:
-        """Queue seeds, with what they add to the scope; per site 1 new, 0 known, 2 walked again, -1 refused."""
+        """Queue seeds, with what they add to the scope; per site what `SiteQueue.discover` answers."""
         paths: dict[str, dict[str, None]] = {}
+        left_out: list[str] = []
         for seed in seeds:
             self._ask_for_contact(seed)
-            if self._scope.has_page(seed.site + seed.path):
+            url = seed.site + seed.path
+            if self._scope.has_page(url):
                 paths.setdefault(seed.site, {})[seed.path] = None
+            else:
+                left_out.append(url)
         await self.widen(paths)
         if self._options.walk_again:
             await self._follow_moved(paths)
@@ -187,22 +234,48 @@ class Seeding:
         answers = await self._queue.discover(
             newcomers, self._options.max_sites, again=self._options.walk_again
         )
+        blocked = [one.site for one, answer in zip(newcomers, answers, strict=True) if answer == -2]
+        if blocked:
+            more = f" and {len(blocked) - NAMED_SEEDS:,} more" if len(blocked) > NAMED_SEEDS else ""
+            logger.warning(
+                "the operator blocked %s%s: these seeds are dropped; `scrapy site resume SITE` lifts it, then give "
+                "them again",
+                " ".join(blocked[:NAMED_SEEDS]),
+                more,
+            )
         refused = answers.count(-1)
         if refused:
             logger.warning("%d sites were left out: MAX_SITES is %d", refused, self._options.max_sites)
+        self.left_out += len(left_out)
+        self._left_out += left_out[: NAMED_SEEDS - len(self._left_out)]
         return answers
 
-    async def note_moved(self, moved: Mapping[str, str]) -> None:
-        """Seeds of these sites redirect to those: they belong to the scope, and are walked again with them."""
+    def _tell_left_out(self) -> None:
+        """Say which seeds the patterns left out since the last call."""
+        many, self._told_left_out = self.left_out - self._told_left_out, self.left_out
+        if many:
+            named, self._left_out = self._left_out, []
+            more = ", the first" if many > len(named) else ""
+            logger.warning(
+                "%d seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE%s: %s", many, more, " ".join(named)
+            )
+
+    async def note_moved(self, moved: Iterable[tuple[str, str, str]]) -> None:
+        """Seeds of a site redirect to another site's path: it joins the scope, and is crawled again with the seeds."""
+        moved = list(moved)
         await self._queue.note_moved(moved)
-        await self.widen(moved.values())
+        await self.widen(site for _, site, _ in moved)
 
     async def _follow_moved(self, paths: dict[str, dict[str, None]]) -> None:
-        """Where seeds' sites are known to redirect to, with its root: walked again with them."""
+        """The sites that seeds of these sites are known to redirect to: crawled again with them, from that page on."""
         left = list(paths)
         while left:
-            left = [site for site in set(await self._queue.moved(left)) if site not in paths]
-            paths.update({site: {"/": None} for site in left})
+            found: dict[str, dict[str, None]] = {}
+            for site, path in await self._queue.moved(left):
+                if site not in paths and self._scope.has_page(site + path):
+                    found.setdefault(site, {})[path] = None
+            paths.update(found)
+            left = list(found)
 
     def _newcomer(self, site: str, paths: Iterable[str], source: str) -> Newcomer:
         record = records.SiteFound(site=site, found_at=now_ms(), source=source)

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from crawler import records
 from crawler.sites import connection
-from crawler.sites.queue import Renewed, SessionGoneError, SiteQueue
+from crawler.sites.queue import QueueOlderError, Renewed, SessionGoneError, SiteQueue
 
 if TYPE_CHECKING:
     from crawler.options import Options
@@ -169,6 +169,25 @@ class Session:
             except (RedisError, OSError) as error:
                 self.say_away(error)
 
+    async def _start_over(self) -> None:
+        """The server came back as of an earlier time: what is in hand is fetched again.
+
+        Several loops may hear of it; the first one acts.
+        """
+        async with self._rejoining:
+            try:
+                if not await self._queue.is_older(self.name):
+                    return
+                logger.warning(
+                    "Redis is older than this agent: it lost what it had acknowledged; this agent gives its sites back "
+                    "and starts over"
+                )
+                self._lost()
+                await self._queue.part(self.name)
+                await self._join()
+            except (RedisError, OSError) as error:
+                self.say_away(error)
+
     # --- loops ---
 
     async def keep(self, loop: Loop) -> None:
@@ -185,6 +204,8 @@ class Session:
                 return
             except SessionGoneError:
                 await self._rejoin()
+            except QueueOlderError:
+                await self._start_over()
             except (RedisError, OSError) as error:
                 if connection.lasts(error):
                     raise

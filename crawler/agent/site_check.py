@@ -21,7 +21,7 @@ from crawler import engine
 from crawler.agent import links, robots
 from crawler.agent.answers import REDIRECTS
 from crawler.agent.errands import CHECKS, KEY, PAGE_META, Question
-from crawler.agent.errors import OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
+from crawler.agent.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.agent.visits import note_times
 from crawler.health import health_of, wants_another_try
 from crawler.records import Health
@@ -166,7 +166,11 @@ class SiteCheck:
         """Know what may be asked; `_rules` stay None where nothing may be, since robots.txt cannot be had."""
         met = await self._ask_robots()
         body = met.response.body if met.response is not None else b""
-        rules = robots.rules(met.status, body, self._dress.user_agent, self._options.robots_max_bytes)
+        if met.response is not None and robots.LOSSES.intersection(met.response.flags):
+            met.status, met.error = CUT_SHORT, "robots.txt is cut short or damaged"
+        rules = robots.rules(
+            met.status, body, self._site, self._dress.user_agent, self._options.robots_max_bytes
+        )
         if not rules.available:
             return met
         self._rules = rules

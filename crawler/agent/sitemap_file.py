@@ -1,7 +1,8 @@
 """A sitemap as sitemaps.org has it: URLs, and when each last changed; an index of others; or a feed. Pure.
 
-Also gzipped, and as plain text where a robots.txt names it. What a site says of how often a page changes, or how much
-it matters, is not read: few mean it, and what a page's visits tell is better (docs/decisions/0008-recheck.md).
+Also gzipped and in UTF-16, and as plain text where a robots.txt or an index names it. What a site says of how often a
+page changes, or how much it matters, is not read: few mean it, and what a page's visits tell is better
+(docs/decisions/0008-recheck.md).
 
 Takes any bytes without raising, within so many unpacked; a broken file gives what was whole before it broke, and a gzip
 whose sum is wrong nothing of what is summed. No entity is resolved and nothing is fetched.
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from lxml import etree
@@ -35,16 +37,33 @@ STAMPED_SHARE, STAMPED_FROM = 0.9, 10
 
 _GZIP: Final = b"\x1f\x8b"
 _PADDING: Final = re.compile(rb"\0*+")
-_ROOT: Final = re.compile(rb"<(?:[\w-]+:)?(?:urlset|sitemapindex|feed|rss)\b")
+_ROOT: Final = rb"<(?:[\w.-]++:)?+(?:urlset|sitemapindex|feed|rss|RDF)(?=[\s/>])"
+_ANY_ROOT: Final = re.compile(_ROOT)
+# As the first element, behind what may stand before it and, if by mistake, before the XML declaration.
+_FIRST_ROOT: Final = re.compile(
+    rb"(?:\xef\xbb\xbf|\s++|<!--(?:[^-]++|-(?!->))*+-->|<\?(?:[^?]++|\?(?!>))*+\?>"
+    rb"|<!DOCTYPE[^\[>]*+(?:\[[^\]]*+\][^>]*+)?+>)*+" + _ROOT
+)
+_HTML_BEGINNING: Final = re.compile(rb"\s*+<(?:!DOCTYPE\s++)?+html\b", re.I)
+# How UTF-16 begins, and which of its two kinds it is then.
+_UTF16: Final = (
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+    (b"<\0", "utf-16-le"),
+    (b"\0<", "utf-16-be"),
+)
 _NAMED: Final = re.compile(rb"^[^\S\n]*+site-?map[^\S\n]*+:[^\S\n]*+(\S++)", re.I | re.M)
-_LINE: Final = re.compile(rb"^[^\S\n]*+(https?://\S++)[^\S\n]*+$", re.I | re.M)
+_LINE: Final = re.compile(rb"^(?:\xef\xbb\xbf)?+[^\S\n]*+(https?://\S++)[^\S\n]*+$", re.I | re.M)
 _WHEN: Final = re.compile(
     r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d*)?)?\s*(Z|[+-]\d\d:?\d\d)?)?)?\s*", re.I
 )
+_UTF16_BEGINNINGS: Final = tuple(beginning for beginning, _ in _UTF16)
 # What stands for one URL, where it says which, and when it changed: in sitemaps, Atom and RSS.
 _ENTRIES: Final = ("url", "sitemap", "entry", "item")
-_PLACES: Final = ("loc", "link")
-_TIMES: Final = ("lastmod", "updated", "pubDate")
+_TIMES: Final = ("lastmod", "updated", "pubDate", "published", "date")
+# Elements that some fill with a URL where a child should have it, and in what they stand then.
+_BARE: Final = {"url": "urlset", "sitemap": "sitemapindex"}
+_HTML: Final = ("", "text/html", "application/xhtml+xml")
 
 
 class Entry(NamedTuple):
@@ -63,10 +82,12 @@ class Sitemap(NamedTuple):
 
 
 def read(body: bytes, most_bytes: int, *, is_list: bool = False) -> Sitemap | None:
-    """What a file says; None: it is no sitemap. `is_list`: plain text is one too, a URL a line."""
+    """What a file says; None: it is no sitemap. `is_list`: plain text is one too, a URL a line, and XML behind junk."""
     data, error = _unpacked(body, most_bytes)
-    if _ROOT.search(data[:HEAD_BYTES]):
-        return _of_xml(data, error)
+    data, declared = _in_utf8(data)
+    start = _start_of_xml(data, declared=declared, anywhere=is_list)
+    if start is not None:
+        return _of_xml(data[start:], error)
     if not is_list:
         return None
     lines = () if b"<" in data[:HEAD_BYTES] else _upto(_LINE.finditer(data))
@@ -74,12 +95,15 @@ def read(body: bytes, most_bytes: int, *, is_list: bool = False) -> Sitemap | No
     return Sitemap(pages, [], error) if pages or error else None
 
 
-def may_be(body: bytes, content_type: str) -> bool:
-    """Whether it is worth `read`: XML or gzip, by its bytes, and not called HTML."""
-    return (
-        body.startswith((_GZIP, b"<", b"\xef\xbb\xbf<", b"\n", b"\r", b" "))
-        and "html" not in content_type.lower()
-    )
+def may_be(body: bytes) -> bool:
+    """Whether it is worth `read` though nobody named it: its first element is one of a sitemap's or feed's."""
+    if _HTML_BEGINNING.match(body):
+        return False  # as most pages, in a fifth of the time
+    if body.startswith(_GZIP):
+        body = _inflated(body[:HEAD_BYTES], HEAD_BYTES)[0]
+    elif body.startswith(_UTF16_BEGINNINGS):
+        body = _in_utf8(body[:HEAD_BYTES])[0]
+    return _FIRST_ROOT.match(body, 0, HEAD_BYTES) is not None
 
 
 def named(robots: bytes) -> list[str]:
@@ -147,6 +171,28 @@ def _is_size_of(last: bytes, unpacked: int) -> bool:
     return unpacked / 2 <= int.from_bytes(last, "little") <= unpacked * 2
 
 
+def _in_utf8(data: bytes) -> tuple[bytes, bool]:
+    """The file's text in UTF-8 if it is in UTF-16, and whether its XML declaration still holds."""
+    for beginning, codec in _UTF16:
+        if data.startswith(beginning):
+            return data.decode(codec, "replace").encode(), False
+    return data, True
+
+
+def _start_of_xml(data: bytes, *, declared: bool, anywhere: bool) -> int | None:
+    """Where the XML of a sitemap begins that `declared` its encoding; None: there is none."""
+    first = _FIRST_ROOT.match(data, 0, HEAD_BYTES)
+    root = first.end() if first else 0
+    if not root and anywhere:
+        found = _ANY_ROOT.search(data, 0, HEAD_BYTES)
+        root = found.end() if found else 0
+    if not root:
+        return None
+    beginnings = (b"<?xml", b"<!DOCTYPE") if declared else (b"<!DOCTYPE",)
+    starts = (data.find(one, 0, root) for one in beginnings)
+    return next((start for start in starts if start >= 0), data.rfind(b"<", 0, root))
+
+
 def _of_xml(data: bytes, error: str) -> Sitemap:
     found = Sitemap([], [], error)
     try:
@@ -178,12 +224,38 @@ def _entries(data: bytes) -> Iterator[tuple[str, str, str]]:
         if kind not in _ENTRIES:
             continue
         said = {_name(child): child for child in reversed(element)}
-        place = next((said[name] for name in _PLACES if name in said), None)
         time = next((said[name] for name in _TIMES if name in said), None)
-        url = "" if place is None else (place.text or place.get("href") or "").strip()
-        if url:
+        for url in filter(None, map(str.strip, _urls(element, kind))):
             yield kind, url, "" if time is None else (time.text or "").strip()
         _forget(element)
+
+
+def _urls(element: Any, kind: str) -> list[str]:
+    """Of a sitemap's entry each `loc`; of a feed's the page that it is about; as written."""
+    locs = [child.text or "" for child in element if _name(child) == "loc"]
+    if any(map(str.strip, locs)):
+        return locs
+    links = list(filter(None, map(_linked, element)))
+    if links:
+        return [min(links, key=itemgetter(0))[1]]
+    parent = element.getparent()
+    if not len(element) and parent is not None and _name(parent) == _BARE.get(kind):
+        return [element.text or ""]
+    return []
+
+
+def _linked(child: Any) -> tuple[int, str] | None:
+    """The page that a child of a feed's entry points to, the better one first; None: it points to none."""
+    name, text = _name(child), (child.text or "").strip()
+    if name == "guid" and child.get("isPermaLink", "").lower() != "false" and "://" in text:
+        return 2, text
+    url = text or child.get("href", "").strip()
+    if name != "link" or not url:
+        return None
+    # Of an entry of Atom others lead to its comments, to what edits it, to itself as a feed.
+    if (child.get("rel") or "alternate").strip().lower().rpartition("/")[2] != "alternate":
+        return None
+    return (0 if child.get("type", "").lower() in _HTML else 1), url
 
 
 def _forget(element: Any) -> None:

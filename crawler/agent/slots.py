@@ -6,12 +6,15 @@ It talks to nobody; crawler/agent/agent.py moves it.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crawler.agent.breaker import Row
 from crawler.agent.frontier import encode
+from crawler.left_out import Reason, to_text
 from crawler.records import Visit
+from crawler.sites.canonical import page_of
 from crawler.sites.queue import Delivery, Ending, read_entry
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
     from crawler.agent.daily import SiteDay
-    from crawler.agent.frontier import Frontier, Snapshot
+    from crawler.agent.frontier import Frontier, Snapshot, Turn
     from crawler.agent.load import Seen, SiteLoad
     from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
@@ -29,9 +32,20 @@ if TYPE_CHECKING:
     from crawler.agent.robots import Rules
     from crawler.agent.site_watch import SiteWatch
     from crawler.agent.traps import Traps
+    from crawler.agent.walls import Walls
     from crawler.sites.asking import Asking
     from crawler.sites.queue import Leased
     from crawler.sites.windows import Window
+
+
+logger = logging.getLogger("agent")
+
+# Turns of a site that may be an alias before it is compared for the first time. Five pages that both sites have prove
+# it, and among the first ones are those of its menu, which the other site has loaded first too.
+COMPARED_PAGES = 20
+
+# Redirects one behind the other that are looked through for one that was cut off.
+MOST_LOOKED_BEHIND: Final = 20
 
 
 class Packed(NamedTuple):
@@ -48,6 +62,7 @@ class Packed(NamedTuple):
     known: int | None  # of the site's URLs, by then; None: another work than loading does not say
     done: int  # of these, have had their turn
     done_hash: int
+    left_out: str  # URLs that bounds leave out (crawler.left_out.to_text)
     given: int  # entries of paths from outside that the snapshot has
     sends_back: bool  # the site is to be opened again for pages of the records
 
@@ -67,12 +82,17 @@ class Slot:
     robots_hop: str = ""  # where robots.txt was redirected to, still to be read
     robots_hops: int = 0
     delay: float = 0.0  # the same, with what robots.txt says; set with the rules
-    sitemaps: frozenset[str] = frozenset()  # paths of those that robots.txt names; set with the rules
+    sitemaps: frozenset[str] = (
+        frozenset()
+    )  # canonical paths of those that robots.txt names; set with the rules
     window: Window | None = None  # in which pages may be fetched; set with the rules
     patience: SitePatience | None = None  # how long it is waited for; None: as long as the settings say
     traps: Traps | None = None  # None: they are not looked for
     # Paths that redirects of this site led to, and how many one behind the other; forgotten with the lease.
     redirects: dict[str, int] = field(default_factory=dict)
+    # Paths whose own redirect was not followed, since so many came before; forgotten with the lease too.
+    cut_redirects: dict[str, int] = field(default_factory=dict)
+    walls: Walls | None = None  # None: no page of it has redirected yet
     day: SiteDay | None = None  # what it may still be asked for today; None: as much as one likes
     watch: SiteWatch | None = None  # what it sees of the site's health; None: nothing yet
     load: SiteLoad | None = None  # what it sees of the site's load; None: nothing yet
@@ -80,19 +100,21 @@ class Slot:
     due: float = 0.0  # its next turn; 0: it is not among the ready
     rests_until: float = 0.0  # nothing is sent before, whatever is due; only ever raised
     rests_until_ms: int = 0  # the same by the server's clock
-    free_at_ms: int = (
-        0  # by the server's clock, before which nobody asks the site once it was given back; set at its end
-    )
+    # Set at its end, by the server's clock: no agent asks the site before, once it was given back.
+    free_at_ms: int = 0
     in_flight: int = 0
-    parsing: int = (
-        0  # pages of which the engine has not processed all that `parse` gave: it may yet give links
-    )
+    # Pages of which the engine has not processed all that `parse` gave: it may yet give links.
+    parsing: int = 0
     lost: bool = False  # the lease is another's: results are dropped
     ending: Ending | None = None  # not None: nothing more is fetched, leave when all is published
     due_ms: int = 0  # for an ending `later` or `returned`, server's time; 0: at once
     address: str = ""  # where the site's name led at the lease; empty: nowhere, or not asked
-    root: str = ""  # address and checksum of the root page, once, to find aliases
-    detail: str = ""  # the address for an ending `parked`, the first site for `alias`
+    robots: str = ""  # checksum of robots.txt, to find aliases; set with the rules
+    root: str = ""  # what an alias has in common with the site (root_marks), once
+    to_compare: int | None = (
+        None  # turns until it goes back to be compared with the site that it may be an alias of
+    )
+    detail: str = ""  # the address for an ending `parked`
     reason: str = ""
     out_links: OutLinks | None = None  # None: no page's links were looked at yet
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
@@ -104,7 +126,7 @@ class Slot:
     sends_back: bool = False  # pages of the records not yet packed are to be loaded again
     row: Row = field(default_factory=Row)  # URLs that failed since the last success, in this lease
     silent: set[tuple[str, int]] = field(default_factory=set)  # that gave no answer since the last one
-    probing: bool = False  # a page that was loaded before is asked again: does the site work?
+    on_trial: bool = False  # a trial is under way, or next
     given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
     probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
     seq: int = 0
@@ -153,27 +175,77 @@ class Slot:
         """Whether it was leased to be loaded, and not for another work."""
         return self.leased.work == "site"
 
-    def add_found(self, paths: Iterable[str], depth: int) -> int:
-        """Links of the site into its frontier, but for those that lead into a trap; how many were new.
+    def add_found(self, paths: Iterable[str], depth: int, redirects: int = 0) -> int:
+        """Links of the site, as written, into its frontier, but for those into a trap; how many new pages there were.
 
-        What another work finds is offered to loading.
+        `redirects` lead to them one behind the other. What another work finds is offered to loading.
         """
         if not self.loads:
-            self.offers.update(dict.fromkeys(paths, depth))
+            for path in paths:
+                self.offers[path] = min(depth, self.offers.get(path, depth))
             return 0
+        if self.redirects or self.cut_redirects:
+            paths = list(paths)
+            # Of a page's many links those in their canonical spelling will do, until something was cut off.
+            exact = redirects or self.cut_redirects
+            self._shorten(list(map(page_of, paths)) if exact else paths, redirects)
         return self.frontier.add(paths, depth, self.traps.leads_in if self.traps else None)
+
+    def _shorten(self, paths: list[str], redirects: int) -> None:
+        """No more redirects than these lead to the paths: what is behind them and was cut off goes on."""
+        for path in self.redirects.keys() & paths:
+            self.redirects[path] = min(redirects, self.redirects[path])
+        for path in paths if self.cut_redirects else ():
+            many, following = redirects, path
+            while following and following not in self.cut_redirects and many < MOST_LOOKED_BEHIND:
+                many, following = many + 1, self.frontier.redirect_of(following) or ""
+            if many < self.cut_redirects.get(following, 0):
+                del self.cut_redirects[following]
+                self.redirects[following] = many
+                self.frontier.ask_again(following)
+
+    def add_of_copy(self, original: str, paths: Iterable[str], depth: int) -> None:
+        """Links of a copy of a page, which are tried. Of another work than loading none is followed."""
+        if self.loads:
+            self.frontier.add_of_copy(original, paths, depth, self.traps.leads_in if self.traps else None)
+
+    def leave_out(self, reason: Reason, urls: Iterable[str]) -> None:
+        """A bound leaves these URLs out: as `Frontier.leave_out`. Of another work than loading nothing is counted."""
+        if self.loads:
+            self.frontier.leave_out(reason, urls)
+
+    def add_sitemaps(self, paths: Iterable[str], depth: int, indexes: int, redirects: int = 0) -> None:
+        """Sitemaps of the site into its frontier, named behind so many indexes; known as such until they are loaded."""
+        paths = list(paths)
+        self.add_found(paths, depth, redirects)
+        if self.loads:
+            self.frontier.name_sitemaps(paths, indexes)
+
+    def indexes_before(self, turn: Turn) -> int | None:
+        """Behind how many indexes the page was named as a sitemap; None: it was not."""
+        return 0 if turn.path in self.sitemaps else self.frontier.indexes_before(turn)
 
     def take_given(self, entries: Iterable[str]) -> list[str]:
         """Paths from outside into its frontier; the words of them that are no path."""
         bad: list[str] = []
         for entry in entries:
             given = read_entry(entry)
-            self.add_found(given.paths, given.depth)
+            self.add_found(given.paths, given.depth, given.redirects)
             if given.redirects:
-                self.redirects.update(dict.fromkeys(given.paths, given.redirects))
+                self.redirects.update(dict.fromkeys(map(page_of, given.paths), given.redirects))
             self.paths_seen += 1
             bad += given.bad
         return bad
+
+    def begin_comparison(self, first: str = "") -> None:
+        """It may be another site, `first`, under a second name: it goes back after some pages, to be compared.
+
+        After as many as it has by now, and some at least: a large site is not held up all the time.
+        """
+        if self.to_compare is None:
+            self.to_compare = max(COMPARED_PAGES, self.frontier.published)
+            if first:
+                logger.info("%s may be %s under a second name: their pages are compared", self.site, first)
 
     def visit(self, seen: Seen) -> Visit:
         """The record of what it saw of the site's load in an hour."""
@@ -195,7 +267,8 @@ class Slot:
             whole = fold and self.ending is not None and not self.busy
             delay_ms = int(self.delay * 1000)
             known = len(self.frontier) if self.loads else None
-            progress = (known, self.frontier.published, self.frontier.done_hash)
+            left_out = to_text(self.frontier.left_out) if self.loads else ""
+            progress = (known, self.frontier.published, self.frontier.done_hash, left_out)
             given = self.paths_seen if snapshot else 0
             about = (self.root, delay_ms, self.rests_until_ms, *progress, given, self.sends_back)
             self.packed = Packed(self.seq, self.records, snapshot, fold, whole, *about)
@@ -221,6 +294,7 @@ class Slot:
             packed.done_hash,
             packed.given,
             packed.sends_back,
+            packed.left_out,
         )
 
     def delivered(self) -> None:
@@ -233,8 +307,8 @@ class Slot:
         self.packed = self.delivery = None
 
     def _checkpoint(self) -> tuple[Snapshot | None, bool]:
-        if self.ending == "alias" or not self.loads:
-            return None, False  # its checkpoint goes with the lease, or it has none
+        if not self.loads:
+            return None, False  # it has none
         if self.ending == "finished":
             return self.frontier.changes(), False  # the agent may die before it has left
         if self.ending is not None or self.frontier.wants_fold():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
@@ -26,6 +27,8 @@ from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
 
+from crawler.agent import proxies
+from crawler.agent.decoding import Decoded, decoded
 from crawler.agent.errands import asked_by
 from crawler.agent.errors import (
     AddressRefused,
@@ -36,6 +39,7 @@ from crawler.agent.errors import (
     HeadTimeout,
     MalformedAnswer,
     NotSent,
+    ProxyRefused,
     TooLarge,
     error_of_libcurl,
 )
@@ -74,6 +78,9 @@ _HTTP2_ERRORS: Final = frozenset((16, 92))
 _HTTP2_ENDED: Final = re.compile(r"(?:HTTP/2 stream \d+ (?:reset by|was closed)|$)")
 _HTTP2_BROKEN: Final = ("nghttp2 ", "Ignoring received invalid")
 _NO_HEADERS: Final = Headers()
+# A proxy wants a login; and what libcurl says where that is the answer to CONNECT.
+PROXY_LOGIN: Final = 407
+_TUNNEL_LOGIN: Final = re.compile(r"\b(?:response|code) 407\b")
 
 
 @dataclass(slots=True)
@@ -81,8 +88,7 @@ class Attempt:
     """One try to fetch one request from one address.
 
     `address` is None where a proxy makes the connection. `proxy_entry` ("host:port:address") spares libcurl the
-    look-up of the proxy. `raw` leaves the body undecoded. A body of more bytes than `cut_size` is cut off there,
-    whatever the limits say; 0: it is not.
+    look-up of the proxy. A body of more bytes than `cut_size` is cut off there, whatever the limits say; 0: it is not.
     """
 
     request: Request
@@ -91,7 +97,6 @@ class Attempt:
     connect_s: float
     proxy: str | None = None
     proxy_entry: str = ""
-    raw: bool = False
     cut_size: int = 0
 
 
@@ -154,6 +159,8 @@ class Transfer:
         attempt, limits = self.attempt, self.attempt.limits
         if code == pycurl.E_OPERATION_TIMEDOUT:
             return self._connect_timeout()
+        if attempt.proxy is not None and _TUNNEL_LOGIN.search(text):
+            return self.proxy_refusal()
         message = f"{attempt.request.url} ({attempt.proxy or attempt.address}): {text} (libcurl {code})"
         if code == pycurl.E_FILESIZE_EXCEEDED:
             return TooLarge(f"{message}; at most {limits.size} bytes ({limits.size_name})")
@@ -167,6 +174,14 @@ class Transfer:
         if text.startswith(_HTTP2_BROKEN):
             return MalformedAnswer(message)
         return error_of_libcurl(code)(message)
+
+    def proxy_refusal(self) -> ProxyRefused:
+        """The error of a proxy that wants a login; says nothing of the site."""
+        shown = proxies.shown(self.attempt.proxy or "")
+        return ProxyRefused(
+            f"the proxy {shown} answered 407; expected its user and password in http_proxy and https_proxy, or in "
+            "`proxy` of SITE_OVERRIDES"
+        )
 
     def note_times(self, started: float) -> None:
         """Write stage times and latency into the request's meta, as far as the exchange came."""
@@ -188,12 +203,42 @@ class Transfer:
         """Bytes of the body so far, as they came."""
         return int(self.curl.getinfo(pycurl.SIZE_DOWNLOAD_T)) if self.sent_at else 0
 
-    def response(self, flags: list[str]) -> Response:
+    def decoded(self) -> Decoded:
+        """The body out of its encoding; TooLarge where it is above the limit then. It may be cut off by then, too."""
+        body, encodings = bytes(self._body), self._encodings()
+        if not encodings or not body:
+            return Decoded(body)
+        limits, cut_size = self.attempt.limits, self.attempt.cut_size
+        most = cut_size or limits.size or sys.maxsize
+        found = decoded(body, encodings, most)
+        if len(found.body) > most and not cut_size:
+            url = self.attempt.request.url
+            raise TooLarge(f"{url}: decoded; at most {limits.size} bytes ({limits.size_name})")
+        if 0 < cut_size < len(found.body):
+            self.cut_off = True
+        return found
+
+    def follows_first_location(self) -> bool:
+        """Whether libcurl gave up at a second Location; then the head ends behind the first, which browsers follow."""
+        status = status_in(self._lines[0]) if self._lines else 0
+        named = (number for number, line in enumerate(self._lines) if line[:9].lower() == b"location:")
+        first = next(named, 0)
+        if self.head_at or not first or not 300 <= status < 400:
+            return False
+        del self._lines[first + 1 :]
+        return self._on_head(status) is None
+
+    def response(self, found: Decoded, flags: list[str]) -> Response:
         """The Response from what has come; StopDownload if a signal's receiver stopped it and asks for that."""
-        request, body = self.attempt.request, bytes(self._body)
-        self._account_for_decoding()
-        if self.attempt.raw:
+        request, body = self.attempt.request, found.body
+        if found.as_it_came:
             flags = [*flags, "not_decoded"]
+        else:
+            self._account_for_decoding()
+        if found.error:
+            request.meta["decoding_error"] = found.error
+        if found.doubtful:
+            flags = [*flags, "doubtful"]
         kind = responsetypes.from_args(headers=self.headers, url=request.url, body=body)
         response = kind(
             url=request.url,
@@ -280,8 +325,6 @@ class Transfer:
 
     def _set_unusual(self, attempt: Attempt) -> None:
         meta = attempt.request.meta
-        if attempt.raw:
-            self._mark(pycurl.HTTP_CONTENT_DECODING, 0)
         if attempt.proxy is not None:
             self._set_proxy(attempt, attempt.proxy)
         if meta.get("bindaddress"):
@@ -441,7 +484,7 @@ class Transfer:
         """A decoded body's headers must not say that it is encoded; what they said is kept in meta."""
         encodings = self._encodings()
         bodiless = self.attempt.request.method == "HEAD" or self.status in (204, 304)
-        if not encodings or bodiless or self.attempt.raw:
+        if not encodings or bodiless:
             return
         self.attempt.request.meta["encoded"] = (encodings, self.curl.getinfo(pycurl.SIZE_DOWNLOAD_T))
         self.headers.pop(b"Content-Encoding")

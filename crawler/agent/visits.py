@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy import Request, signals
@@ -24,15 +25,18 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import answers, breaker, links, robots, sitemap_file, works
+from crawler.agent import answers, breaker, links, robots, sitemap_file, walls, works
 from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.errors import (
+    CUT_SHORT,
     IN_A_TRAP,
     OTHER,
     ROBOTS_DENIED,
     AddressRefused,
-    NotDecoded,
+    HeaderLimitExceeded,
     NotSent,
+    ProxyRefused,
+    TooLarge,
     in_one_line,
     status_code_of,
     worth_another_try,
@@ -42,7 +46,10 @@ from crawler.agent.pages import LoadedPage
 from crawler.agent.patience import Least, Patience, SitePatience
 from crawler.agent.site_watch import SiteWatch
 from crawler.agent.traps import Traps
+from crawler.agent.walls import Walls
 from crawler.health import ASKS_FOR_REST
+from crawler.sites.canonical import page_of
+from crawler.sites.scope import differs_in_scheme, is_variant
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -63,6 +70,8 @@ ROBOTS_HOPS = 5
 USUAL_SITEMAP = "/sitemap.xml"
 # Of a header's value that is kept.
 FIELD_LENGTH = 200
+# How long a site waits for a proxy that wants a login, doubled each time.
+PROXY_SECONDS = 10.0
 # Pages denied in one go before the event loop gets a turn.
 DENIED_AT_A_TIME = 200
 
@@ -86,6 +95,7 @@ class Visits:
         self._patience = _patience(agent.options)
         self._parsed: list[_Parsed] = []  # pages whose callback has given something
         self._heeds_own = False
+        self._proxies_told: set[str] = set()
         self._most_redirects = crawler.settings.getint("REDIRECT_MAX_TIMES")
         # Of the works beside loading; what is loaded is judged here.
         self._works: dict[str, Work] = {
@@ -95,8 +105,8 @@ class Visits:
         agent.outbox.next_due = self._next_due
         # What our requests have for callback and errback.
         self._ours = (
-            *(self.loaded, self._robots_loaded, self._own_loaded, self._probe_answered),
-            *(self.failed, self._robots_failed, self._own_failed, self._probe_failed),
+            *(self.loaded, self._robots_loaded, self._own_loaded, self._trial_answered),
+            *(self.failed, self._robots_failed, self._own_failed, self._trial_failed),
         )
 
     def next_request(self, slot: Slot) -> Request | None:
@@ -164,7 +174,9 @@ class Visits:
         if slot.patience is None and self._patience is not None:
             slot.patience = SitePatience(self._patience)
         slot.dress.put_on(request)
-        _errand(request).begin(request)
+        errand = _errand(request)
+        errand.worn = slot.dress.worn
+        errand.begin(request)
         return request
 
     def _used_up(self, slot: Slot, day: SiteDay) -> bool:
@@ -178,6 +190,7 @@ class Visits:
     def _give_up(self, slot: Slot, status: int, error: str) -> None:
         """Of a site that is given up each page has failed, without a request."""
         self._drop_held(slot)
+        slot.frontier.leave_retakes()
         for _ in range(DENIED_AT_A_TIME):
             turn = slot.frontier.take(math.inf)
             if turn is None:
@@ -226,40 +239,40 @@ class Visits:
             slot.frontier.strikes = 0
 
     def _count_failure(self, slot: Slot, url: str, tries: int, what: str, known: int) -> None:
-        """The failure of one URL is its own; several different ones in a row are the site's, unless a probe works.
+        """The failure of one URL is its own; several different ones in a row are the site's, unless a trial succeeds.
 
         A site of which all `known` URLs fail needs no more of them.
         """
-        if not slot.row.add(url, tries, slot.frontier.strikes, known) or slot.probing:
+        if not slot.row.add(url, tries, slot.frontier.strikes, known) or slot.on_trial:
             return
         loaded = slot.frontier.loaded
         if loaded is None or not slot.live:
             self._rest_after(slot, what)
             return
-        slot.probing = True
-        self._send_next(slot, self._probe(slot, loaded))
+        slot.on_trial = True
+        self._send_next(slot, self._trial(slot, loaded))
 
     def _rest_after(self, slot: Slot, what: str) -> None:
         reason = f"{what}, as different URLs in a row did not load"
         self._agent.rest(slot, answers.rest_of(slot.frontier.strikes), reason)
 
-    def _probe(self, slot: Slot, path: str) -> Request:
+    def _trial(self, slot: Slot, path: str) -> Request:
         """A request for a page that was loaded before: where it fails too, the site is overloaded."""
         return Request(
             slot.site + path,
-            callback=self._probe_answered,
-            errback=self._probe_failed,
-            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), probe=True), "dont_cache": True},
+            callback=self._trial_answered,
+            errback=self._trial_failed,
+            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), trial=True), "dont_cache": True},
             dont_filter=True,
         )
 
-    def _probe_answered(self, response: Response, **_arguments: Any) -> None:
+    def _trial_answered(self, response: Response, **_arguments: Any) -> None:
         errand = _errand(response)
         if not errand.end():
             return
         slot, status = errand.slot, response.status
         slot.dress.take_in(response)
-        slot.probing = False
+        slot.on_trial = False
         self._heard(slot)
         self._note_load(slot, refused=answers.is_refusal(status))
         if not answers.is_refusal(status) or answers.rest_asked(status, _retry_after(response), 0):
@@ -268,7 +281,7 @@ class Visits:
             self._rest_after(slot, f"it answered {status}")
         self._agent.settle(slot)
 
-    def _probe_failed(self, failure: Failure) -> None:
+    def _trial_failed(self, failure: Failure) -> None:
         request, error = failure.request, failure.value  # type: ignore[attr-defined]
         assert error is not None
         errand = _errand(request)
@@ -277,8 +290,11 @@ class Visits:
         slot = errand.slot
         if isinstance(error, NotSent):
             self._send_next(slot, request)
+        elif isinstance(error, ProxyRefused):
+            slot.on_trial = False
+            self._wait_for_proxy(slot, error)
         else:
-            slot.probing = False
+            slot.on_trial = False
             self._rest_after(slot, in_one_line(error))
         self._agent.settle(slot)
 
@@ -291,7 +307,8 @@ class Visits:
 
     def _trip(self, slot: Slot, status: int, error: str) -> None:
         self._watch(slot, "/robots.txt", status, {}, breaker.STRAIGHT, error)
-        self._leave_alone(slot, status, error, f"the site does not answer: {error}")
+        what = "the site does not answer" if breaker.is_silence(status) else "robots.txt cannot be read"
+        self._leave_alone(slot, status, error, f"{what}: {error}")
 
     def _leave_alone(self, slot: Slot, status: int, error: str, verdict: str) -> None:
         """Park the site, or give it up with this verdict after MAX_TRIES times in a row; a work ends its turns."""
@@ -305,6 +322,18 @@ class Visits:
         logger.info("%s is given up after %d times: %s", slot.site, times, verdict)
         slot.given_up = (status, verdict[:300])
 
+    def _wait_for_proxy(self, slot: Slot, error: ProxyRefused) -> None:
+        """A proxy that wants a login says nothing of the site: that waits, longer each time, and is never given up."""
+        words = str(error)
+        if words not in self._proxies_told:
+            self._proxies_told.add(words)
+            logger.warning("%s; its sites wait", words)
+        if not slot.live:
+            return
+        seconds = min(PROXY_SECONDS * 2 ** min(slot.frontier.strikes, 20), answers.LONGEST_REST_SECONDS)
+        slot.frontier.strikes += 1
+        self._agent.leasing.end(slot, "later", words, self._agent.leasing.due_ms(seconds))
+
     def _sending(self, slot: Slot) -> Callable[[], bool]:
         return partial(self._agent.may_send, slot)
 
@@ -314,9 +343,10 @@ class Visits:
             turn = slot.frontier.take(now)
             if turn is None:
                 return None
-            if not slot.rules.allows(slot.site + turn.path, slot.dress.user_agent):
+            if not slot.rules.allows(slot.site + turn.asked, slot.dress.user_agent):
                 self._deny(slot, turn, ROBOTS_DENIED, "robots.txt forbids it")
             elif slot.traps is not None and slot.traps.holds(turn.path):
+                slot.leave_out("family", (turn.path,))
                 self._deny(slot, turn, IN_A_TRAP, "left out: it is of a trap (TRAP_PAGES)")
             else:
                 return turn
@@ -331,8 +361,10 @@ class Visits:
         slot.frontier.finish(turn, counts=False)
 
     def _page_request(self, slot: Slot, turn: Turn) -> Request:
+        if not turn.asked.startswith("/"):  # behind the site's name it could be another host
+            raise ValueError(f"{turn.asked!r} is no path; expected one that begins with /")
         request = Request(
-            slot.site + turn.path,
+            slot.site + turn.asked,
             callback=self.loaded,
             errback=self.failed,
             meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), turn), "depth": turn.depth},
@@ -378,6 +410,9 @@ class Visits:
                 slot.robots_hop = "".join(place)
                 self._agent.settle(slot)
                 return
+        if robots.LOSSES.intersection(response.flags):
+            self._obey(slot, CUT_SHORT, b"", f"{response.url}: it is cut short or damaged")
+            return
         # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
         self._heard(slot)
         rest = answers.seconds_asked(_retry_after(response))
@@ -389,24 +424,19 @@ class Visits:
         if not errand.end():
             return
         slot = errand.slot
-        if isinstance(error, NotSent):
+        if isinstance(error, NotSent | ProxyRefused):
+            if isinstance(error, ProxyRefused):
+                self._wait_for_proxy(slot, error)
             self._agent.settle(slot)
             return
         if isinstance(error, DownloadTimeoutError) and not errand.elsewhere:
             self._note_load(slot, refused=True)
-        if isinstance(error, NotDecoded) and slot.robots_hops < ROBOTS_HOPS and slot.live:
-            # It comes as it is when it is asked for again, and its rules are too much to do without.
-            slot.robots_hops += 1
-            slot.robots_hop = errand.url
-            self._agent.settle(slot)
-            return
-        if errand.elsewhere:
+        status = status_code_of(error)
+        if errand.elsewhere and status not in breaker.BAD_ANSWER:
             # Another's silence, or another's address that nobody may visit: the pages lie here.
             status = OTHER
-        else:
-            status = status_code_of(error)
-            if isinstance(error, AddressRefused):
-                logger.warning("%s; --again walks it anew then", error)
+        elif isinstance(error, AddressRefused):
+            logger.warning("%s; --again walks it anew then", error)
         self._obey(slot, status, b"", in_one_line(error))
 
     def _obey(self, slot: Slot, status: int, body: bytes, what: str, rest: float | None = None) -> None:
@@ -414,12 +444,14 @@ class Visits:
         if not slot.live:
             self._agent.settle(slot)
             return
-        rules = robots.rules(status, body, slot.dress.user_agent, self._options.robots_max_bytes)
+        rules = robots.rules(status, body, slot.site, slot.dress.user_agent, self._options.robots_max_bytes)
         if not rules.available:
             self._do_without_rules(slot, status, what, rest)
         else:
             slot.rules = rules
-            self._take_sitemaps(slot, body if 200 <= status < 300 else b"")
+            told = body if 200 <= status < 300 else b""
+            slot.robots = blake2b(told, digest_size=8).hexdigest()
+            self._take_sitemaps(slot, told)
             slot.rules_read_at = asyncio.get_running_loop().time()
             asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
             slot.delay = max(slot.least_delay, asked)
@@ -445,10 +477,15 @@ class Visits:
         if not urls and self._options.sitemaps == "tried":
             urls = [USUAL_SITEMAP]
         base, length = f"{slot.site}/robots.txt", self._agent.max_url_length
-        places = links.places(urls, base, slot.site, length)
-        slot.sitemaps = frozenset(place[1] for place in places if place and place[0] == slot.site)
-        if slot.loads and slot.sitemaps:
-            slot.add_found(self._agent.scope.pages_of(slot.site, sorted(slot.sitemaps)), 0)
+        places = [place for place in links.places(urls, base, slot.site, length) if place]
+        own = sorted({path for site, path in places if differs_in_scheme(site, slot.site)})
+        slot.sitemaps = frozenset(map(page_of, own))
+        if not slot.loads:
+            return
+        slot.add_found(self._agent.scope.sitemaps_of(slot.site, own), 0)
+        for site, path in places:
+            if not differs_in_scheme(site, slot.site) and is_variant(site, slot.site):
+                self._agent.offers.add(site, (path,), 0)
 
     # --- pages ---
 
@@ -462,6 +499,7 @@ class Visits:
             return None
         slot, turn = errand.slot, errand.turn
         assert turn is not None
+        turn = slot.frontier.now(turn)
         slot.dress.take_in(response)
         self._heard(slot)
         if slot.lost:
@@ -496,16 +534,19 @@ class Visits:
         if not errand.end() or errand.slot.lost:
             return
         assert errand.turn is not None
+        turn = errand.slot.frontier.now(errand.turn)
         try:
-            self._take_error(errand.slot, errand.turn, request, error)
+            self._take_error(errand.slot, turn, request, error)
         finally:
             self._agent.settle(errand.slot)
 
     def _take_error(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
         if isinstance(error, DownloadTimeoutError):
             self._note_load(slot, refused=True)
-        if isinstance(error, NotSent):
+        if isinstance(error, NotSent | ProxyRefused):
             slot.frontier.put_back(turn)
+            if isinstance(error, ProxyRefused):
+                self._wait_for_proxy(slot, error)
             return
         self._end_in_vain(slot, turn, request, error)
         self._note_silence(slot, turn, status_code_of(error), in_one_line(error))
@@ -513,12 +554,19 @@ class Visits:
     def _end_in_vain(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
         """No answer came: the page has another turn, or has failed."""
         work, status, words = self._works.get(slot.leased.work), status_code_of(error), in_one_line(error)
+        first = _errand(request).first
+        if work and slot.walls and first is not None:  # the page itself has answered
+            slot.walls.leave()
+            work.answered(slot, turn, first)
+            return
         if not work and worth_another_try(error) and turn.tries < self._options.max_tries:
             self.again(slot, turn, self._retry_pause(turn))
             return
         # Silence may be a moment's; a check too would ask again.
         if status in breaker.BAD_ANSWER or turn.tries >= self._options.status_tries:
             self._watch(slot, turn.path, status, request.meta, turn.tries, words)
+        if isinstance(error, TooLarge) and not isinstance(error, HeaderLimitExceeded):
+            slot.leave_out("size", (turn.path,))
         self._fail(slot, turn, status, words, request.meta)
 
     def _fail(self, slot: Slot, turn: Turn, status: int, words: str, meta: dict[str, Any]) -> None:
@@ -535,6 +583,10 @@ class Visits:
     ) -> Any:
         """A page's body came: through the page pipelines and to the spider; the turn ends when it is done with it."""
         record = self._record(slot, turn, "stored", response.status, response)
+        slot.frontier.note_loaded(turn)
+        slot.redirects.pop(turn.path, None)
+        if slot.walls is not None:
+            slot.walls.answered(turn.path)
         page = LoadedPage(self._agent, slot, turn, response, record)
         self._chain.process(page)
         if slot.loads and turn.path == "/" and self._options.find_aliases and slot.address and record.size:
@@ -594,26 +646,122 @@ class Visits:
             self._publish(slot, turn, record)
             return
         site, path = place
+        page = page_of(path)
+        if site == slot.site and page == turn.path and self._is_spelt_otherwise(slot, turn, path):
+            return
         record = self._record(slot, turn, "redirected", response.status, response)
-        record.redirect = site + path
+        record.redirect = site + page
         record.error = self._led_on(slot, turn, site, path)
-        self._publish(slot, turn, record, records.pack_links([site + path]))
+        circle = slot.frontier.note_redirect(turn, page) if site == slot.site else []
+        own = site == slot.site and slot.loads
+        again = own and self._meets_wall(slot, turn, page, _errand(response).worn, in_circle=bool(circle))
+        if circle and not again:
+            record.error = walls.in_words(circle, with_cookies=slot.dress.cookies > 0)
+        self._publish(slot, turn, record, records.pack_links([record.redirect]))
+        if again:
+            slot.frontier.ask_again(page)
+
+    @staticmethod
+    def first_answer(response: Response) -> Response | None:
+        """The redirect of the page itself, where this is the answer to a request for where it leads."""
+        return _errand(response).first
+
+    def passes_wall(self, slot: Slot, turn: Turn, response: Response) -> bool:
+        """Whether something is still to be asked in the turn of a page that has redirected: where it leads, or itself.
+
+        It is asked again with the cookies of the way, if there were any.
+        """
+        errand, slot.walls = _errand(response), slot.walls or Walls()
+        if errand.first is None:
+            slot.walls.redirected(turn.path, errand.worn)
+        target = self._target_on_site(slot, response)
+        if (
+            target
+            and page_of(target) != turn.path
+            and errand.hops < self._most_redirects
+            and not slot.walls.stand
+        ):
+            self._send_next(slot, self._request_on_the_way(slot, turn, target, errand, response))
+            return True
+        if slot.walls.worth_asking(turn.path, slot.dress.cookies, in_circle=False):
+            slot.dress.wear()
+            slot.frontier.put_back(turn)
+            return True
+        slot.walls.led_nowhere()
+        if slot.walls.stood(turn.path):
+            slot.dress.take_off()
+        return False
+
+    def _target_on_site(self, slot: Slot, response: Response) -> str:
+        """The path that a redirect leads to; empty: it is none, leads elsewhere, or to what robots.txt forbids."""
+        location = (response.headers.get("Location") or b"").decode("latin-1")
+        if response.status not in answers.REDIRECTS or not location or slot.rules is None:
+            return ""
+        place = links.target(response.url, location, self._agent.max_url_length)
+        if place is None or place[0] != slot.site:
+            return ""
+        return place[1] if slot.rules.allows("".join(place), slot.dress.user_agent) else ""
+
+    def _request_on_the_way(
+        self, slot: Slot, turn: Turn, path: str, before: Errand, response: Response
+    ) -> Request:
+        errand = Errand(slot, self._sending(slot), turn, first=before.first or response, hops=before.hops + 1)
+        return Request(
+            slot.site + path,
+            callback=self.loaded,
+            errback=self.failed,
+            meta={**PAGE_META, KEY: errand, "depth": turn.depth},
+            dont_filter=True,
+        )
+
+    @staticmethod
+    def _meets_wall(slot: Slot, turn: Turn, path: str, worn: int, *, in_circle: bool) -> bool:
+        """Whether a page that was asked with `worn` cookies leads to one that is to be asked again with more."""
+        slot.walls = slot.walls or Walls()
+        slot.walls.redirected(turn.path, worn)
+        leads_back = in_circle or slot.frontier.has_redirected(path)
+        if leads_back and slot.walls.worth_asking(path, slot.dress.cookies, in_circle=in_circle):
+            slot.dress.wear()
+            return True
+        if slot.walls.stood(turn.path):
+            slot.dress.take_off()
+        return False
+
+    def _is_spelt_otherwise(self, slot: Slot, turn: Turn, path: str) -> bool:
+        """Whether a page that redirects to itself does so in another spelling; then that one is asked for instead."""
+        many = slot.redirects.get(turn.path, 0) + 1
+        if (
+            path == turn.asked
+            or many > self._most_redirects
+            or not self._agent.scope.has_page(slot.site + path)
+        ):
+            return False
+        slot.redirects[turn.path] = many
+        slot.frontier.spell(turn, path)
+        slot.frontier.put_back(turn)
+        return True
 
     def _led_on(self, slot: Slot, turn: Turn, site: str, path: str) -> str:
         """A redirect's target into its site's frontier; why not, where too many came one behind the other."""
         many = slot.redirects.pop(turn.path, 0) + 1
         if many > self._most_redirects:
+            slot.cut_redirects[turn.path] = many - 1
             return f"not followed: the redirect behind {many - 1} others (REDIRECT_MAX_TIMES)"
         if site != slot.site:
             return self._led_elsewhere(slot, turn, site, path, many)
-        if self._agent.scope.has_page(site + path) and slot.add_found((path,), turn.depth):
-            slot.redirects[path] = many
+        indexes = slot.indexes_before(turn)
+        if indexes is not None:
+            slot.add_sitemaps(self._agent.scope.sitemaps_of(site, [path]), turn.depth, indexes, many)
+        elif not (self._agent.scope.has_page(site + path) and slot.add_found((path,), turn.depth, many)):
+            return ""
+        slot.frontier.hand_on(turn, path)
+        slot.redirects[page_of(path)] = many
         return ""
 
     def _led_elsewhere(self, slot: Slot, turn: Turn, site: str, path: str, many: int) -> str:
         """As `_led_on`, to another site: where a seed leads there, that page is the seed."""
         agent = self._agent
-        is_seed = turn.depth == 0 and slot.loads and turn.path not in slot.sitemaps
+        is_seed = turn.depth == 0 and slot.loads and slot.indexes_before(turn) is None
         if is_seed and agent.scope.is_of_a_seed(slot.site):
             return agent.offers.move(slot.site, site, path, many)
         agent.offers.add(site, (path,), turn.depth, many)
@@ -655,6 +803,8 @@ class Visits:
             tries=turn.tries,
             error=error,
             work=slot.leased.work,
+            sitemap_lastmod=slot.frontier.changed_at(turn),
+            asked_as=turn.asked_as,
         )
         if response is not None:
             note_answer(record, response)
@@ -783,6 +933,7 @@ def note_answer(record: records.Page, response: Response) -> None:
     """What the answer says of itself, and how it came."""
     record.size = len(response.body)
     record.wire_size = response.meta.get("encoded", ("", record.size))[1]
+    record.error = record.error or response.meta.get("decoding_error", "")
     record.content_type = _field(response, "Content-Type")
     note_headers(record, response)
     note_times(record, response.meta)

@@ -63,6 +63,7 @@ class Fetch(msgspec.Struct, omit_defaults=True):
     head_ms: int | None = None
     body_ms: int | None = None
     duplicate_of: str = ""
+    error: str = ""  # what was wrong with the encoding of its body
 
 
 class Earlier(NamedTuple):

@@ -296,6 +296,8 @@ def _fixed_options(crawler: Crawler, *, http2: bool) -> Iterator[tuple[int, Any]
     yield pycurl.NOPROXY, ""
     yield pycurl.PATH_AS_IS, 1
     yield pycurl.ACCEPT_ENCODING, ENCODINGS
+    # Asked for here, and decoded by crawler/agent/decoding.py: libcurl gives nothing of a body that has a small fault.
+    yield pycurl.HTTP_CONTENT_DECODING, 0
     version = pycurl.CURL_HTTP_VERSION_2TLS if http2 else pycurl.CURL_HTTP_VERSION_1_1
     yield pycurl.HTTP_VERSION, version
     yield pycurl.BUFFERSIZE, 64 * 1024

@@ -85,7 +85,8 @@ class Command(LowtideCommand):
             load_file.write(out, ((table.names[row], profile[row]) for row in order))
 
     def _forget(self, names: list[str], *, as_json: bool) -> None:
-        from crawler.sites.canonical import UrlError, split
+        from crawler.sites.canonical import split
+        from crawler.sites.url import UrlError
         from crawler.store import loads
 
         try:

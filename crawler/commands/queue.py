@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class Command(LowtideCommand):
     def syntax(self) -> str:
-        return "show | repair | rebuild | reset --yes [--force] | cli [COMMAND …]"
+        return "show | repair [--give-up SITE] | rebuild | reset --yes [--force] | cli [COMMAND …]"
 
     def short_desc(self) -> str:
         return "Look at the site queue, repair or rebuild it from the tables, empty it, or talk to its server"
@@ -31,7 +31,8 @@ class Command(LowtideCommand):
     def long_desc(self) -> str:
         return (
             "show: how many sites wait, who works on what. repair: where queue and tables differ, as `scrapy report "
-            "ledger` says, let the next crawl fetch what is missing; also while agents work. rebuild: put the tables' "
+            "ledger` says, let the next crawl fetch what is missing; also while agents work; what cannot be found "
+            "again stays missed until it is given up. rebuild: put the tables' "
             "sites into a queue that was lost, with pauses, blocks and budgets; expects the SCOPE of the crawl, and "
             "again the seeds that were not fetched yet. reset: remove every key of this crawl from Redis (the tables "
             "stay), not while agents work on it. cli: a redis-cli on the crawl's server, the bundled one too."
@@ -41,6 +42,13 @@ class Command(LowtideCommand):
         super().add_options(parser)
         parser.add_argument(
             "--json", action="store_true", help="show, repair, rebuild: print figures as JSON"
+        )
+        parser.add_argument(
+            "--give-up",
+            action="append",
+            default=[],
+            metavar="SITE",
+            help="repair: miss no more what SITE lost (all: what any site lost); nothing else is repaired",
         )
         parser.add_argument("--yes", action="store_true", help="reset: do it")
         parser.add_argument("--force", action="store_true", help="reset: also while agents work on it")
@@ -111,16 +119,17 @@ class Command(LowtideCommand):
     def _repair(self, _args: list[str], opts: argparse.Namespace) -> None:
         from crawler.store import repairing
 
-        done = asyncio.run(self._repair_now(self._tables("repair")))
+        done = asyncio.run(self._repair_now(self._tables("repair"), opts.give_up))
         if opts.json:
             print_json(done)
             return
         lines = repairing.in_words(done)
-        print("\n".join(lines) or "queue and tables agree: nothing to repair")
-        if lines:
+        nothing = "nothing to give up" if opts.give_up else "queue and tables agree: nothing to repair"
+        print("\n".join(lines) or nothing)
+        if any(many for word, many in done.items() if word not in ("lost", "given_up")):
             print("next: scrapy crawl site")
 
-    async def _repair_now(self, engine: Engine) -> Repaired:
+    async def _repair_now(self, engine: Engine, give_up: list[str]) -> Repaired:
         from crawler.sites import connection
         from crawler.sites.queue import SiteQueue
         from crawler.sites.scope import Scope
@@ -130,7 +139,10 @@ class Command(LowtideCommand):
         client = connection.connect(self.settings)
         try:
             queue = SiteQueue(client, self.options)
-            done = await Repair(queue, client, engine, Scope(self.options), self.settings, self.options).run()
+            repair = Repair(queue, client, engine, Scope(self.options), self.settings, self.options)
+            if give_up:
+                return await repair.give_up(await _named(queue, give_up))
+            done = await repair.run()
             await queue.count_tables_again()
             return done
         finally:
@@ -171,9 +183,7 @@ class Command(LowtideCommand):
                     f"agents work on this crawl: {', '.join(working)}; stop them first (one that was killed counts "
                     "for LEASE_SECONDS more), or add --force"
                 )
-            removed = await queue.reset()
-            await queue.give_up_tables()
-            return removed
+            return await queue.reset(gives_up=True)
 
     async def _at_work(self, queue: SiteQueue) -> list[str]:
         """Names of the agents at work; CommandError where they cannot be read."""
@@ -196,3 +206,15 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         return console.talk(self.settings, args, sys.stdin)
+
+
+async def _named(queue: SiteQueue, given: list[str]) -> set[str]:
+    """The sites that are meant by these words."""
+    from crawler.store import operating
+
+    if "all" in given:
+        return set(await queue.owed())
+    try:
+        return {(await operating.known_site(queue, name)).site for name in given}
+    except operating.OperationError as error:
+        raise CommandError(str(error)) from None

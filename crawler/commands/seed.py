@@ -111,8 +111,17 @@ class Command(LowtideCommand):
             print_json(added._asdict())
         else:
             more = " (their new pages are fetched; --again walks them again)"
+            blocked = (
+                f", {added.blocked} blocked by the operator: nothing of them is fetched (`scrapy site resume SITE` "
+                "lifts it)"
+            )
             print(
                 f"{added.new} sites added, {added.known} known before{more if added.known else ''}, "
                 f"{added.again} walked again, {added.bad} lines left out"
+                + (
+                    f", {added.left_out} seeds left out by SCOPE_INCLUDE or SCOPE_EXCLUDE"
+                    * bool(added.left_out)
+                )
+                + blocked * bool(added.blocked)
             )
         return 0 if added.new + added.known + added.again else 1

@@ -154,8 +154,9 @@ class Command(LowtideCommand):
         from crawler.store import operating
 
         found = await operating.list_sites(queue, opts.state, opts.most)
+        aliases = await operating.aliases(queue, found)
         if opts.json:
-            print_json([record._asdict() for record in found])
+            print_json([record._asdict() | {"alias_of": aliases.get(record.site, "")} for record in found])
             return
         if not found:
             print(f"no site is {opts.state}" if opts.state else "no site is known yet", file=sys.stderr)
@@ -164,6 +165,8 @@ class Command(LowtideCommand):
             holder = f" held by {record.agent} for {record.work}" if record.agent else ""
             figures = f"{record.done}/{record.known}" if record.known else "-"
             state = "leased" if record.agent else record.state
+            if record.site in aliases:
+                marks += f" is {aliases[record.site]}; {record.known - record.done} URLs not asked"
             print(f"{state:<10} {record.address or '-':<16} {figures:>11} {record.site}{marks}{holder}")
 
     @staticmethod

@@ -19,6 +19,8 @@ from scrapy import signals
 from crawler import options as our_options
 from crawler.agent import archive, warc
 from crawler.agent.captures import LARGEST_MEMBER
+from crawler.agent.pages import media_type
+from crawler.agent.remembered import Remembered
 from crawler.agent.wire import ENCODINGS
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class Archive:
         self._types = options.archive_types
         self._user_agent = str(crawler.settings["USER_AGENT"])
         self._writer: archive.Writer | None = None
-        self._earlier = _Earlier()
+        self._earlier = Remembered[tuple[str, str], warc.Earlier](REMEMBERED)  # by site and body
         self._wants = lru_cache(1024)(self._is_wanted)
         if self._types:
             crawler.signals.connect(self._recover, signals.spider_opened)
@@ -63,11 +65,11 @@ class Archive:
         if "cached" in page.response.flags or record.size > LARGEST_MEMBER // 2:
             return
         digest = record.sha256 or sha256(page.body).hexdigest()
-        earlier = self._earlier.find(record.site, digest) if record.duplicate_of else None
+        earlier = self._earlier.get((record.site, digest)) if record.duplicate_of else None
         place = self._keep(page, digest, earlier)
         if earlier is None:
-            capture = warc.Earlier(record.url, record.fetched_at, place.file, place.offset)
-            self._earlier.remember(record.site, digest, capture)
+            capture = warc.Earlier(record.asked_url, record.fetched_at, place.file, place.offset)
+            self._earlier.put((record.site, digest), capture)
         record.warc_file, record.warc_offset, record.warc_length = place
 
     def flush(self) -> None:
@@ -118,7 +120,7 @@ class Archive:
 
     def _is_wanted(self, content_type: str) -> bool:
         # Nothing told means HTML, as it does where links are looked for.
-        kind = content_type.partition(";")[0].strip().lower() or "text/html"
+        kind = media_type(content_type) or "text/html"
         return any(fnmatchcase(kind, wanted) for wanted in self._types)
 
     def _recover(self) -> None:
@@ -134,35 +136,17 @@ class Archive:
             )
 
 
-class _Earlier:
-    """The last captures of pages, by site and body; half of them may be forgotten at a time."""
-
-    def __init__(self) -> None:
-        self._young: dict[int, warc.Earlier] = {}
-        self._old: dict[int, warc.Earlier] = {}
-
-    def remember(self, site: str, digest: str, capture: warc.Earlier) -> None:
-        """Later pages of the site with these bytes may refer to this one."""
-        if len(self._young) >= REMEMBERED // 2:
-            self._old, self._young = self._young, {}
-        self._young[hash((site, digest))] = capture
-
-    def find(self, site: str, digest: str) -> warc.Earlier | None:
-        """An earlier capture of a page of the site with these bytes."""
-        key = hash((site, digest))
-        return self._young.get(key) or self._old.get(key)
-
-
 def exchange_of(page: LoadedPage, digest: str) -> warc.Exchange:
     """What is to be kept of a page."""
     record, response = page.record, page.response
-    lines = None if response.request is None else response.meta.get("raw_head")
+    meta = {} if response.request is None else response.meta
+    lines = meta.get("raw_head")
     return warc.Exchange(
-        url=record.url,
+        url=record.asked_url,
         fetched_at=record.fetched_at,
         address=record.address,
         protocol=warc.protocol_of(response),
-        request=warc.request_head(record.url, response.request, ENCODINGS if lines else ""),
+        request=warc.request_head(record.asked_url, response.request, ENCODINGS if lines else ""),
         head=warc.stored_head(lines or warc.lines_of(response), len(page.body)),
         body=page.body,
         sha256=digest,
@@ -176,6 +160,7 @@ def exchange_of(page: LoadedPage, digest: str) -> warc.Exchange:
             head_ms=record.head_ms,
             body_ms=record.body_ms,
             duplicate_of=record.duplicate_of,
+            error=meta.get("decoding_error", ""),
         ),
     )
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crawler.agent import links
 from crawler.agent.domains import mail_and_ftp, outside_hosts
+from crawler.agent.links import canonical_url, parts
 from crawler.agent.media import media
 from crawler.agent.text import content_hash
 
@@ -28,13 +28,8 @@ class Attributes:
     def process(self, page: LoadedPage) -> None:
         """Read head, text and links."""
         root, record = page.document, page.record
-        record.canonical = links.named_canonical(
-            root,
-            b",".join(page.response.headers.getlist("Link")).decode("latin-1"),
-            record.url,
-            page.agent.max_url_length,
-            lambda: page.charset,
-        )
+        if page.canonical:
+            record.canonical = canonical_url(*parts(page.canonical))
         record.robots = sorted(word[:ROBOTS_WORD_LENGTH] for word in page.directives)[:ROBOTS_WORDS]
         if root is None:
             return
@@ -44,12 +39,14 @@ class Attributes:
         record.content_hash = content_hash(page.raw_text)
         record.media = media(root, page.links)
         record.outside_hosts = outside_hosts(page.links, page.slot.site)
-        record.mail_domains, record.ftp_domains = mail_and_ftp(page.hrefs, page.raw_text)
+        record.mail_domains, record.ftp_domains = mail_and_ftp(page.written.hrefs, page.raw_text)
 
 
 def _title(root: Any) -> str:
     for element in root.iter("title"):
-        return "".join(element.itertext()) if len(element) else element.text or ""
+        # That of an icon is none of the page's.
+        if next(element.iterancestors("svg"), None) is None:
+            return "".join(element.itertext()) if len(element) else element.text or ""
     return ""
 
 

@@ -6,21 +6,27 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crawler.agent.links import parts
+from crawler.agent.links import canonical_url, parts
 from crawler.agent.media import shown
 from crawler.agent.out_links import OutLinks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from crawler.agent.pages import LoadedPage
 
 logger = logging.getLogger("pipelines")
 
 
 class Links:
-    """Follows links; not where robots say nofollow, nor those of exact duplicates: their original has them.
+    """Follows links; not where robots say nofollow.
 
-    Relative links of a duplicate in another folder are lost by this; without it a trap that gives the same page under
-    every path would never end.
+    Those of an exact duplicate are its original's, but for relative ones in another folder: these are tried, within
+    bounds (crawler.agent.copies), and only by loading. For ranks a duplicate links to nothing. Where MAX_DEPTH may have
+    left out links of the original, a less deep duplicate has them.
+
+    What it shows in a frame is followed too. It is one of its out-links, as its readers are there already; but an
+    iframe of another site is none: it is a widget, and ranks would gather where counters and films come from.
 
     What the page names as canonical (Attributes has read it) is followed like a link, and like a link not where robots
     say nofollow, which asks that nothing be found by way of this page. It is none of its out-links: nobody clicks it.
@@ -28,21 +34,31 @@ class Links:
 
     def process(self, page: LoadedPage) -> None:
         """Fill out_links and the frontier, and offer links of other sites to these."""
-        if page.record.outcome != "stored" or not {"nofollow", "none"}.isdisjoint(page.directives):
-            return
         agent, slot = page.agent, page.slot
+        is_copy = page.record.outcome == "duplicate"
+        if page.record.outcome not in ("stored", "duplicate"):
+            return
+        if not {"nofollow", "none"}.isdisjoint(page.directives):
+            return
         found = page.links
+        if is_copy and not slot.frontier.links_count(page.turn, page.record.duplicate_of):
+            paths = agent.scope.pages_of(slot.site, found.inside)
+            slot.add_of_copy(page.record.duplicate_of, paths, page.turn.depth + 1)
+            return
         self._follow(page, found.inside)
-        for site, paths in found.outside.items():
+        for site, paths in (*found.outside.items(), *found.framed.items()):
             agent.offers.add(site, paths, page.turn.depth + 1)
         if page.record.canonical:
             self._follow_canonical(page)
+        _count_left_out(page)
+        if is_copy:
+            return
         if slot.out_links is None:
             slot.out_links = OutLinks(slot.site)
         page.out_links = slot.out_links.pack(
             slot.frontier.numbers(found.inside),
             found.inside,
-            (site + path for site, paths in found.outside.items() for path in paths),
+            (canonical_url(site, path) for site, paths in found.outside.items() for path in paths),
         )
 
     @staticmethod
@@ -58,8 +74,33 @@ class Links:
 
     def _follow_canonical(self, page: LoadedPage) -> None:
         agent, slot = page.agent, page.slot
-        site, path = parts(page.record.canonical)
+        site, path = parts(page.canonical)
         if site != slot.site:
             agent.offers.add(site, (path,), page.turn.depth + 1)
-        elif agent.scope.has_page(page.record.canonical):
+        elif agent.scope.has_page(page.canonical):
             slot.add_found((path,), page.turn.depth + 1)
+
+
+def _count_left_out(page: LoadedPage) -> None:
+    """What bounds leave out of the page is counted at its site; its record has it in words."""
+    slot, found = page.slot, page.links
+    if page.bound or found.given_up:
+        slot.leave_out(page.bound or "markup", (page.turn.path,))
+    for site, paths in found.beyond.items():
+        slot.leave_out("links", _unknown(page, site, paths))
+    for href, start in found.too_long.items():
+        site, path = parts(start)
+        if any(_unknown(page, site, [path])):
+            slot.leave_out("length", (href,))
+    if 0 < page.agent.options.max_depth <= page.turn.depth:
+        for site, paths in (*found.outside.items(), *found.framed.items()):
+            slot.leave_out("depth", _unknown(page, site, paths))
+
+
+def _unknown(page: LoadedPage, site: str, paths: list[str]) -> Iterator[str]:
+    """Of these pages those that belong to the crawl, and are not among those that the site's walk knows."""
+    scope, slot = page.agent.scope, page.slot
+    if site == slot.site:
+        yield from (path for path in scope.pages_of(site, paths) if path not in slot.frontier)
+    elif scope.has_site(site):
+        yield from (site + path for path in scope.pages_of(site, paths))

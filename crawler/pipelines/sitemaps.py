@@ -1,13 +1,15 @@
 """A sitemap's URLs into the frontier, and what it says of when pages changed into its record.
 
 A sitemap is a page like any other: asked in its turn, archived, stored, and asked again by recheck, which so learns how
-often it changes. Where SITEMAPS is `off` none is read.
+often it changes. What robots.txt or an index names is one, whatever it is called; so is where a redirect leads from it.
+Any other page is one if its first element says so: what a linked feed or sitemap names is found like a link. Where
+SITEMAPS is `off` none is read.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from crawler.agent import links, sitemap_file
 from crawler.records import hash64, pack_lastmods
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pipelines")
 
 # Times of one sitemap that are told, the newest: what changed before we last looked says nothing.
-MOST_TOLD = 5_000
+MOST_TOLD: Final = 5_000
+# Indexes one behind the other that are followed. The protocol has one; more might have no end.
+MOST_INDEXES: Final = 2
 
 
 class Sitemaps:
@@ -27,23 +31,25 @@ class Sitemaps:
 
     def process(self, page: LoadedPage) -> None:
         """Fill the frontier, and `lastmods` of the record."""
-        agent, slot = page.agent, page.slot
-        if agent.options.sitemaps == "off" or page.record.outcome != "stored":
+        agent, outcome = page.agent, page.record.outcome
+        if agent.options.sitemaps == "off":
             return
-        is_named = page.turn.path in slot.sitemaps
-        if not is_named and not sitemap_file.may_be(page.body[:8], page.record.content_type):
+        indexes = page.slot.indexes_before(page.turn)
+        is_read = outcome in ("stored", "duplicate") if indexes is not None else outcome == "stored"
+        if not is_read or (indexes is None and not sitemap_file.may_be(page.body)):
             return
-        found = sitemap_file.read(page.body, agent.options.sitemap_max_bytes, is_list=is_named)
+        found = sitemap_file.read(page.body, agent.options.sitemap_max_bytes, is_list=indexes is not None)
         if found is None:
             return
         page.record.error = page.record.error or found.error
         logger.debug("%s: a sitemap of %d pages", page.record.url, len(found.pages))
-        self._follow(page, found, is_named=is_named)
+        # One that is merely linked may lead on once.
+        self._follow(page, found, MOST_INDEXES if indexes is None else indexes + 1)
 
     @staticmethod
-    def _follow(page: LoadedPage, found: Sitemap, *, is_named: bool) -> None:
-        """Its pages, and where it is one that robots.txt named the sitemaps that it names, which are as deep as it."""
-        agent, slot = page.agent, page.slot
+    def _follow(page: LoadedPage, found: Sitemap, indexes: int) -> None:
+        """Its pages, and the sitemaps that it names, which are as deep as it and behind so many indexes."""
+        agent, slot, depth = page.agent, page.slot, page.turn.depth
         written = [entry.url for entry in found.pages]
         own = links.places([*written, *found.maps], page.response.url, slot.site, agent.max_url_length)
         placed = {
@@ -51,12 +57,17 @@ class Sitemaps:
             for url, place in zip(written, own, strict=False)
             if place is not None and place[0] == slot.site
         }
-        maps = own[len(written) :]
-        # No index is named by an index, as the protocol has it: that one might have no end.
-        further = [place[1] for place in maps if place and place[0] == slot.site] if is_named else []
-        for paths, depth in ((further, page.turn.depth), (placed.values(), page.turn.depth + 1)):
-            slot.add_found(agent.scope.pages_of(slot.site, list(dict.fromkeys(paths))), depth)
+        maps = dict.fromkeys(place[1] for place in own[len(written) :] if place and place[0] == slot.site)
+        if indexes <= MOST_INDEXES:
+            slot.add_sitemaps(agent.scope.sitemaps_of(slot.site, list(maps)), depth, indexes)
+        slot.add_found(agent.scope.pages_of(slot.site, list(dict.fromkeys(placed.values()))), depth + 1)
+        changed = [
+            (placed[entry.url], entry.changed_at)
+            for entry in sitemap_file.told([one for one in found.pages if one.url in placed])
+        ]
+        if slot.loads:
+            slot.frontier.note_changes(changed)
         page.record.lastmods = pack_lastmods(
-            (hash64(slot.site + placed[entry.url]), entry.changed_at)
-            for entry in sitemap_file.told([one for one in found.pages if one.url in placed])[:MOST_TOLD]
+            (hash64(links.canonical_url(slot.site, path)), changed_at)
+            for path, changed_at in changed[:MOST_TOLD]
         )

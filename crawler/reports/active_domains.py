@@ -20,8 +20,8 @@ import msgspec
 from sqlalchemy import func, select
 
 from crawler.options import OptionError
-from crawler.sites.canonical import host_of
 from crawler.sites.domains import domain_finder
+from crawler.sites.url import host_of
 from crawler.store.addresses import Addresses
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import func, select
 
-from crawler.sites.canonical import host_of
+from crawler.sites.url import host_of
 from crawler.store.database import transaction
 from crawler.store.ranks import in_force
 from crawler.store.reading import in_stretches

@@ -4,6 +4,9 @@ Each place is counted by itself: the outcomes from the tables, what is still to 
 on its way from the results stream. So a sum that is not what was accepted shows a loss. The queue also knows which
 pages the tables must hold (`crawler.store.agreement`): rows that are gone, or that are of other URLs, show as well.
 While agents work the figures move; at rest they must agree to the last URL.
+
+What bounds leave out stands beside that, by reason (`crawler.left_out`): URLs over budget are accepted ones, pages that
+were too large or of a trap may be; the others were never accepted, and so have no place. Queue and tables must agree.
 """
 
 from __future__ import annotations
@@ -12,20 +15,26 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from crawler import left_out
 from crawler.sites import connection
 from crawler.sites.queue import SiteQueue
 from crawler.store import agreement
 from crawler.store.joining import joined
+from crawler.store.page_counts import ON_THE_WAY
 from crawler.store.server import ServerError
 from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from crawler.reports import Crawl
     from crawler.store.agreement import Account
 
 # Where a URL can be. `given_up`: known of a site that was blocked or turned out to be another's alias.
 OUTCOMES = ("stored", "redirected", "duplicate", "failed", "dead", "denied", "filtered")
 PLACES = (*OUTCOMES, "over_budget", "given_up", "pending", "in_stream", "refused")
+# Sites of which much is left out, named in the text.
+CUT_SHOWN = 10
 
 _ABOUT = {
     "redirected": "they answered with another URL",
@@ -52,11 +61,14 @@ def figures(crawl: Crawl) -> dict[str, Any]:
     queue_seen, working, accounts = found or (False, False, agreement.of_tables(crawl.engine))
     counted = {one.site: _placed(one) for one in accounts}
     total: Counter[str] = Counter()
+    cut: Counter[str] = Counter()
     for places in counted.values():
-        total.update(places)
+        total.update({place: many for place, many in places.items() if place != "left_out"})
+        cut.update(places["left_out"])
     wrong = {one.site: one.wrong for one in accounts if one.wrong}
     return {
         **{name: total[name] for name in ("accepted", *PLACES, "earlier")},
+        "left_out": dict(cut.most_common()),
         "missing": _missing(total),
         "balanced": not wrong and not any(map(_missing, counted.values())),
         "working": working,
@@ -78,6 +90,7 @@ def text(found: dict[str, Any]) -> str:
         lines.append(
             f"  {'(earlier':<12} {found['earlier']:>12,}   kept of earlier walks, no longer linked to)"
         )
+    lines += _cuts(found)
     lines.append(_verdict(found))
     wrong = _in_words(found)
     lines += [f"  {site}: {why}" for site, why in list(wrong.items())[: agreement.NAMED]]
@@ -89,10 +102,20 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each site: what it accepted, where that is, how many URLs of it are nowhere, and what is wrong."""
+    """A row for each site: what it accepted, where that is, how many URLs of it are nowhere, and what is wrong.
+
+    Then what bounds leave out of it, in all and by reason.
+    """
     wrong = _in_words(found)
     return [
-        {"site": site, **account, "missing": _missing(account), "wrong": wrong.get(site, "")}
+        {
+            "site": site,
+            **account,
+            "missing": _missing(account),
+            "wrong": wrong.get(site, ""),
+            "left_out": sum(account["left_out"].values()),
+            **{f"left_out_{reason}": account["left_out"].get(reason, 0) for reason in left_out.BOUNDS},
+        }
         for site, account in found["sites"].items()
     ]
 
@@ -110,6 +133,22 @@ def pictures(found: dict[str, Any]) -> list[Picture]:
 def failed(found: dict[str, Any]) -> bool:
     """Whether the figures show a loss; those that move under agents at work prove nothing."""
     return not (found["balanced"] or found["working"])
+
+
+def _cuts(found: dict[str, Any]) -> list[str]:
+    """What bounds leave out, in all and of the sites with most of it."""
+    cut = {site: sum(one["left_out"].values()) for site, one in found["sites"].items() if one["left_out"]}
+    if not cut:
+        return []
+    words = left_out.in_words(found["left_out"])
+    lines = [f"  {'left out':<12} {sum(cut.values()):>12,}   URLs of {len(cut):,} sites by bounds: {words}"]
+    first = sorted(cut, key=lambda site: (-cut[site], site))
+    lines += [
+        f"    {site}: {left_out.in_words(found['sites'][site]['left_out'])}" for site in first[:CUT_SHOWN]
+    ]
+    if len(cut) > CUT_SHOWN:
+        lines.append(f"    … and {len(cut) - CUT_SHOWN:,} sites more (--csv has them all)")
+    return lines
 
 
 def _words(place: str) -> str:
@@ -137,8 +176,9 @@ def _in_words(found: dict[str, Any]) -> dict[str, str]:
     return {**sums, **found["wrong"]}
 
 
-def _missing(account: dict[str, int]) -> int:
-    return account["accepted"] - sum(account[place] for place in PLACES)
+def _missing(account: Mapping[str, Any]) -> int:
+    missing: int = account["accepted"] - sum(account[place] for place in PLACES)
+    return missing
 
 
 # --- The accounts -------------------------------------------------------------------------------------------
@@ -157,7 +197,7 @@ async def _compare(crawl: Crawl) -> tuple[bool, bool, list[Account]]:
     client = connection.connect(crawl.settings)
     try:
         queue = SiteQueue(client, crawl.options)
-        seen = await agreement.look(queue, client, crawl.options.key_prefix)
+        seen = await agreement.read_server(queue, client, crawl.options.key_prefix)
         accounts = await agreement.compare(
             queue, crawl.engine, seen, crawl.settings, crawl.options, whole=True
         )
@@ -166,7 +206,7 @@ async def _compare(crawl: Crawl) -> tuple[bool, bool, list[Account]]:
         await client.aclose()
 
 
-def _placed(account: Account) -> dict[str, int]:
+def _placed(account: Account) -> dict[str, Any]:
     owed, places = account.owed, account.places
     return {
         "accepted": owed.accepted,
@@ -174,6 +214,7 @@ def _placed(account: Account) -> dict[str, int]:
         "over_budget": owed.over_budget,
         "given_up": owed.given_up,
         "pending": owed.pending,
-        **{place: places[place] for place in agreement.ON_THE_WAY},
+        **{place: places[place] for place in ON_THE_WAY},
         "earlier": account.earlier,
+        "left_out": dict(owed.left_out),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from crawler import left_out
 from crawler.store import reading
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.words import size_word, status_word
@@ -12,18 +13,21 @@ from crawler.views.words import size_word, status_word
 if TYPE_CHECKING:
     from crawler.reports import Crawl
 
-# Seeds that redirect, named in the text.
+# Seeds that redirect, and sites of which much is left out, named in the text.
 MOVED_SHOWN = 3
+CUT_SHOWN = 3
 
 
 def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
     """All that the database holds, and the fetches since a time."""
     found: dict[str, Any] = dict(reading.summary(crawl.engine))
     fetched, first, last = reading.turns_since(crawl.engine, since_ms)
+    cuts = reading.cuts(crawl.engine, CUT_SHOWN)
     seconds = (last - first) / 1000 if first is not None and last is not None else 0.0
     return {
         **found,
         "moved": reading.moved(crawl.engine),
+        "left_out": {"sites": cuts.sites, "by": cuts.by, "most": [one._asdict() for one in cuts.most]},
         "fetched": fetched,
         "seconds": seconds,
         "pages_per_second": fetched / seconds if seconds else 0.0,
@@ -31,11 +35,16 @@ def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The figures as a person reads them; `later` and `next_due_ms` (leftover.Left) where the caller knows them."""
+    """The figures as a person reads them; `later`, `next_due_ms`, `why` (leftover.Left) where the caller knows them."""
     rows = [
-        ("sites", f"{found['sites']:,}", f"{found['sites_finished']:,} finished"),
-        *([("later", f"{found['later']:,}", _next(found["next_due_ms"]))] if found.get("later") else []),
+        ("sites", f"{found['sites']:,}", _stand(found)),
+        *(
+            [("later", f"{found['later']:,}", _next(found["next_due_ms"], found["why"]))]
+            if found.get("later")
+            else []
+        ),
         *([("moved", f"{len(found['moved']):,}", _moved(found["moved"]))] if found["moved"] else []),
+        *_aliases(found),
         ("pages", f"{found['stored']:,}", f"{size_word(found['bytes'])} of bodies"),
         ("duplicates", f"{found['duplicates']:,}", "same bytes as another page of the site"),
         ("redirects", f"{found['redirected']:,}", ""),
@@ -49,21 +58,61 @@ def text(found: dict[str, Any]) -> str:
     ]
     if found["dead_letters"]:
         rows.append(("dead letters", f"{found['dead_letters']:,}", "records that could not be stored"))
-    return "\n".join(f"  {name:<12} {number:>9}   {about}".rstrip() for name, number, about in rows)
+    lines = [f"  {name:<12} {number:>9}   {about}".rstrip() for name, number, about in rows]
+    return "\n".join(_cuts(found["left_out"]) + lines)
 
 
-def _moved(moved: dict[str, str]) -> str:
+def _cuts(cuts: dict[str, Any]) -> list[str]:
+    """What bounds left out: how much, the sites with most of it, and what to change; no line where nothing was."""
+    if not cuts["sites"]:
+        return []
+    urls = sum(cuts["by"].values())
+    lines = [f"  {'left out':<12} {urls:>9,}   URLs of {cuts['sites']:,} sites, by bounds; most of all"]
+    for one in cuts["most"]:
+        words = left_out.in_words(one["left_out"])
+        if one["budget"] is not None:
+            words = words.replace("by MAX_PAGES_PER_SITE", "by its budget (scrapy site budget)")
+        lines.append(f"{'':<27}{one['site']}: {words}")
+    if settings := left_out.settings_of(cuts["by"]):
+        lines.append(f"{'':<27}to fetch more: change {', '.join(settings)}, then `scrapy crawl site --again`")
+    return lines
+
+
+def _stand(found: dict[str, Any]) -> str:
+    """How many sites are finished, and what the others are."""
+    others = {name: found[f"sites_{name}"] for name in ("paused", "blocked", "aliases")}
+    others["unfinished"] = found["sites"] - found["sites_finished"] - sum(others.values())
+    more = [f", {many:,} {name}" for name, many in others.items() if many]
+    return f"{found['sites_finished']:,} finished{''.join(more)}"
+
+
+def _aliases(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    if found["aliases"]:
+        not_asked = f"{found['aliases_not_asked']:,} URLs of them were not asked"
+        about = f"sites left out as others under a second name; {not_asked}"
+        rows.append(("aliases", f"{found['aliases']:,}", about))
+    if found["same"]:
+        rows.append(
+            ("same pages", f"{found['same']:,}", "sites with another one's pages, crawled all the same")
+        )
+    return rows
+
+
+def _moved(moved: list[tuple[str, str]]) -> str:
     """Where seeds redirect to."""
-    shown = [f"{seed} redirects to {site}" for seed, site in list(moved.items())[:MOVED_SHOWN]]
+    shown = [f"{seed} redirects to {site}" for seed, site in moved[:MOVED_SHOWN]]
     more = f", and {len(moved) - MOVED_SHOWN:,} more" if len(moved) > MOVED_SHOWN else ""
     return f"seeds: {', '.join(shown)}{more}"
 
 
-def _next(due_ms: int) -> str:
-    """When sites that rest go on, and what lets them."""
+def _next(due_ms: int, why: str) -> str:
+    """When sites that rest go on, and what lets them; why the first of them rests."""
     at = time.localtime(due_ms / 1000)
     day = "" if at[:3] == time.localtime()[:3] else "%Y-%m-%d "
-    return f"next at {time.strftime(f'{day}%H:%M:%S', at)}: `scrapy crawl site` goes on then, `--when-idle wait` waits"
+    due = time.strftime(f"{day}%H:%M:%S", at)
+    said = f" ({why})" if why else ""
+    return f"next at {due}{said}: `scrapy crawl site` goes on then, `--when-idle wait` waits"
 
 
 def _failures(by_status: dict[int, int]) -> str:
@@ -72,9 +121,13 @@ def _failures(by_status: dict[int, int]) -> str:
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each figure; failures by kind are rows of their own."""
-    lists = ("failed_by_status", "moved")
+    lists = ("failed_by_status", "moved", "left_out")
     plain = [{"figure": name, "value": value} for name, value in found.items() if name not in lists]
     plain.append({"figure": "moved", "value": len(found["moved"])})
+    plain.append({"figure": "left out: sites", "value": found["left_out"]["sites"]})
+    plain += [
+        {"figure": f"left out: {reason}", "value": many} for reason, many in found["left_out"]["by"].items()
+    ]
     return plain + [
         {"figure": f"failed: {status_word(status)}", "value": number}
         for status, number in found["failed_by_status"].items()

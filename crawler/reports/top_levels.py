@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from crawler.sites.canonical import host_of
+from crawler.sites.url import host_of
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages
 from crawler.views.drawing import Bar, Picture, bars

@@ -28,6 +28,7 @@ class AskedPage(msgspec.Struct, array_like=True, frozen=True):
     etag: str = ""
     last_modified: str = ""  # as the server wrote it
     digest: bytes = b""  # the first bytes of its body's SHA-256; empty: it is not known
+    asked: str = ""  # path to ask for; empty: `path`
 
 
 class Asking(msgspec.Struct, array_like=True, frozen=True):

@@ -1,53 +1,45 @@
-"""One spelling for one page: canonical URLs, split into site and path.
+"""One name for one page: the canonical spelling of its path, which tells whether two URLs are one page.
 
-The meaning is that of w3lib's canonicalize_url (query sorted, fragment dropped, escapes normalised), plus host in
-lower case and punycode, and no default port. URLs are read as browsers read them: white space and control characters
-around them do not count, and a backslash before the query is a slash, also where the host ends. Raises UrlError for
-what cannot be fetched, in words for people.
+The meaning is that of w3lib's canonicalize_url: query sorted, each field with an equals sign, escapes normalised. It is
+a name and never what is asked for: that is the URL as it was written (crawler.sites.url).
 """
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address
-from urllib.parse import urlsplit
+import re
+from functools import lru_cache
 
-from w3lib.url import canonicalize_url, parse_url
+from w3lib.url import canonicalize_url
 
-DEFAULT_PORTS = {"http": 80, "https": 443}
-_C0_CONTROL_OR_SPACE = "".join(map(chr, range(33)))
+from crawler.sites.url import resolve
+
+# A path that is its page's name already, and a query that is but for the order of its fields and their equals signs.
+# Of escapes those that stay: a space's in the path, and bytes from 80.
+_LETTERS = r"\-A-Za-z0-9_~!$&'()*+,=:@"
+_PATH = rf"[{_LETTERS}/]*+(?:(?:\.(?=[{_LETTERS}%])|%(?:20|[89A-F][0-9A-F]))[{_LETTERS}/]*+)*+"
+_WORD = r"[A-Za-z0-9_.~+-]*+(?:%[89A-F][0-9A-F][A-Za-z0-9_.~+-]*+)*+"
+_FIELD = rf"{_WORD}(?:={_WORD})?+"
+_SIMPLE = re.compile(rf"({_PATH})(?:\?({_FIELD}(?:&{_FIELD})*+))?+")
+# Brings fields of a query into the order of their names, then values, byte by byte once they are unescaped.
+_FIELD_ORDER = str.maketrans({"=": "\0", "+": " ", "%": "\x7f"})
+_REMEMBERED_LENGTH = 300
 
 
-class UrlError(ValueError):
-    """Not a URL of the web; says what came and what is wanted."""
+def split(url: str) -> tuple[str, str]:
+    """Site and canonical path of an absolute URL; UrlError for what cannot be fetched."""
+    site, written = resolve(url)
+    return site, page_of(written)
 
 
-def split(url: str, encoding: str | None = None) -> tuple[str, str]:
-    """The site (scheme://host[:port]) and the canonical path (with query, at least `/`) of an absolute URL.
-
-    `encoding` is that of the page the URL was found on: its query is escaped in it, as browsers do; None: UTF-8, which
-    is also taken for a query that the encoding has no letters for.
-    """
-    url = url.strip(_C0_CONTROL_OR_SPACE)
-    try:
-        # By the same rules as canonicalize_url, or site and path could be parts of two readings of one URL.
-        parts = parse_url(url)
-        port = parts.port
-    except ValueError as error:
-        raise UrlError(f"{url[:200]!r}: {repr(str(error))[1:-1]}") from None
-    if parts.scheme not in DEFAULT_PORTS:
-        raise UrlError(f"{url[:200]!r} has scheme {parts.scheme!r}; wanted http or https")
-    if not parts.hostname:
-        raise UrlError(f"{url[:200]!r} has no host")
-    host = ascii_host(parts.hostname)
-    site = (
-        f"{parts.scheme}://{host}"
-        if port in (None, DEFAULT_PORTS[parts.scheme])
-        else f"{parts.scheme}://{host}:{port}"
-    )
-    try:
-        return site, path_of(canonicalize_url(url, encoding=encoding))
-    except ValueError as error:
-        raise UrlError(f"{url[:200]!r}: {repr(str(error))[1:-1]}") from None
+def page_of(written: str) -> str:
+    """The page that a path (with query) of any site leads to: its canonical path, of which two spellings have one."""
+    simple = _SIMPLE.fullmatch(written)
+    if simple is None:
+        return _remembered(written) if len(written) <= _REMEMBERED_LENGTH else _canonical(written)
+    path, query = simple.groups()
+    if query is None:
+        return written
+    return path + _ordered(query) if query else path
 
 
 def path_of(canonical: str) -> str:
@@ -59,38 +51,24 @@ def path_of(canonical: str) -> str:
     return canonical[start:]
 
 
-def ascii_host(host: str) -> str:
-    """The host in lower case and punycode, IPv6 short and in brackets; UrlError if no such name can exist."""
-    if ":" in host:
-        try:
-            return f"[{IPv6Address(host)}]"
-        except ValueError as error:
-            raise UrlError(f"host {host[:300]!r}: {error}") from None
-    host = host.lower() if host.isascii() else _punycode(host)
-    host = host.removesuffix(".")
-    if not host or len(host) > 253 or any(not 0 < len(label) < 64 for label in host.split(".")):
-        raise UrlError(f"host {host[:300]!r} is no host name")
-    if any(not (c.isalnum() or c in "-_.") for c in host):
-        raise UrlError(f"host {host!r} is no host name")
-    return host
+def _canonical(written: str) -> str:
+    # The host is none of a page's: only paths are compared here.
+    return path_of(canonicalize_url(f"http://host{written}"))
 
 
-def _punycode(host: str) -> str:
-    """Each label that needs it in punycode, as UTS 46 maps it for browsers.
-
-    No stricter: hearts and hyphens at a label's end are not IDNA 2008, but such names are registered and linked.
-    """
-    import idna
-
-    try:
-        labels = idna.uts46_remap(host, std3_rules=False).split(".")
-    except UnicodeError as error:
-        raise UrlError(f"host {host[:300]!r}: {error}") from None
-    return ".".join(
-        label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
-    )
+_remembered = lru_cache(maxsize=16_384)(_canonical)
 
 
-def host_of(site: str) -> str:
-    """The host of a site, without port."""
-    return urlsplit(site).hostname or ""
+def _ordered(query: str) -> str:
+    """A simple query as canonical URLs have it: each field with its equals sign, in order; empty: no field."""
+    if "&" not in query:
+        return f"?{query}" if "=" in query else f"?{query}="
+    fields = [field if "=" in field else f"{field}=" for field in query.split("&") if field]
+    if not fields:
+        return ""
+    fields.sort(key=_field_order)
+    return f"?{'&'.join(fields)}"
+
+
+def _field_order(field: str) -> str:
+    return field.translate(_FIELD_ORDER)

@@ -38,6 +38,8 @@ ANEW = (
     "`scrapy coordinate` has stored what waits), make the queue anew from the tables: `scrapy queue reset --yes`, then "
     "`scrapy queue rebuild`"
 )
+# What helps where the queue has lost sites.
+REBUILD = "`scrapy queue rebuild` brings them back (`scrapy queue reset --yes` gives them up)"
 # What helps where the server has no memory left.
 FULL = (
     "`scrapy coordinate` stores the records that wait there and takes them out; if that is not enough, raise maxmemory "
@@ -54,6 +56,11 @@ _PASSING = (
     "READONLY",
     "BUSY ",
 )
+
+
+def sites_lost(many: int) -> str:
+    """For the person who runs the crawl: so many unfinished sites of the tables are lost."""
+    return f"the queue does not know {many:,} unfinished sites of the tables; {REBUILD}"
 
 
 def connect(settings: BaseSettings) -> redis_asyncio.Redis:
@@ -125,7 +132,7 @@ def may_serve_itself(settings: BaseSettings) -> bool:
 
 
 def serves_itself(crawler: Crawler) -> bool:
-    """Whether this crawl uses the bundled server, so that a coordinator is started beside it."""
+    """Whether this crawl uses the bundled server, so that a coordinator is started with it."""
     try:
         parts = crawler.extensions.middlewares if crawler.extensions else ()
     except RuntimeError:

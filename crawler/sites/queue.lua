@@ -8,8 +8,10 @@
 -- A site's record is one field of one of 65,536 small hashes: `state address [progress] [token agent work]`.
 -- States: w waiting, s suspended (has a checkpoint), l due later, f finished, a alias of another site, b blocked.
 -- A capital letter: the same, and paused by the operator. A held site keeps its state and names token, holder and
--- work behind it. `-` is an address not known yet. Progress is done/known/hash, once a lease has ended: how many URLs
--- of the site have had their turn, of how many known ones, and the hash of those that are done. It is a text here.
+-- work behind it. `-` is an address not known yet; a `*` behind the address marks a site that a link led to, and no seed.
+-- Progress is done/known/hash, once a lease has ended: how many URLs of the site have had their turn, of how many known
+-- ones, and the hash of those that are done; then, where bounds leave out any, /depth120,links31: how many by which
+-- reason. It is a text here.
 --
 -- A session whose time is 0 is being swept: its agent is told GONE, and what it still holds is handed on.
 -- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
@@ -20,6 +22,18 @@
 -- line of digits before them is their depth, and how many redirects led to them: `3 1`; without it both are 0. They wait
 -- in paths:SITE, and for a finished site in offered:SITE until a coordinator has compared them with the tables.
 -- A site has had its root, unless the set `rootless` names it.
+--
+-- A site whose address, robots.txt and root page are those of an earlier one is suspected to be that one under a second
+-- name. `suspected` has for it: state, the earlier site, the time (ms) from which on pages count, and the times (ms) before
+-- which it must not be asked and until which it waits for the comparison. States: open (a coordinator compares the pages of
+-- both), same (they are equal, and it is crawled all the same), no (they differ, or the operator says so: never again).
+-- `namesakes:SITE` has those that are or were found to be SITE, `suspects` those that are to be looked at, by the time at
+-- which that came up. An alias keeps its checkpoint and is given what is offered to it: it may be opened again.
+--
+-- `owed` has the sites of which the tables lost pages: what they must hold again (crawler.store.owing).
+--
+-- `undecided` has the sites of which a coordinator has something to decide, by the time at which that came up: paths were
+-- offered, or a finished site is noted in `reopen`. A site that is not finished keeps its note until it is.
 
 local base = string.sub(KEYS[1], 1, -6)
 local count = KEYS[1]
@@ -37,8 +51,14 @@ local CROWDED_MS = 5000
 local FULL_MS = 1000
 -- An agent that misses sites asks again within a part of this; an older note is of one that has stopped asking.
 local HUNGRY_MS = 2000
--- Entries of links that may wait for one site. What is refused is reported to the agent that offered it.
+-- Entries of links that may wait for one site (of ENTRY_CHARACTERS each). What is refused is reported to the agent that
+-- offered it.
 local MOST_OFFERED = 10000
+-- How long a site waits at most to be compared with the one that it may be an alias of. Where no coordinator is alive, one
+-- may be starting.
+local COMPARED_MS = 30000
+-- Suspected sites that one lease's end has looked at.
+local MOST_NAMESAKES = 1000
 
 local names = { w = 'waiting', s = 'suspended', l = 'later', f = 'finished', a = 'alias', b = 'blocked' }
 
@@ -62,12 +82,12 @@ end
 local function record_of(site)
   local text = call('HGET', bucket(site), site)
   if not text then return nil end
-  local letter, address, rest = string.match(text, '^(%a) ([!-~]+) ?(.*)$')
+  local letter, address, linked, rest = string.match(text, '^(%a) ([!-)+-~]+)(%*?) ?(.*)$')
   local state = letter and string.lower(letter)
   if not names[state] or string.find(site, '[^ -~]') then return nil, true end
   local progress, behind, token, agent, work
   if rest ~= '' then
-    progress, behind = string.match(rest, '^(%d+/%d+/?%x*) ?(.*)$')
+    progress, behind = string.match(rest, '^(%d+/%d+/?%x*/?[%l%d,]*) ?(.*)$')
     behind = behind or rest
     if behind ~= '' then
       token, agent, work = string.match(behind, '^([!-~]+) ([!-~]+) ([!-~]+)$')
@@ -78,6 +98,7 @@ local function record_of(site)
     state = state,
     paused = letter ~= state,
     address = address,
+    linked = linked == '*',
     progress = progress,
     token = token,
     agent = agent,
@@ -97,7 +118,7 @@ local function read(site)
 end
 
 local function write(site, record)
-  local text = (record.paused and string.upper(record.state) or record.state) .. ' ' .. record.address
+  local text = (record.paused and string.upper(record.state) or record.state) .. ' ' .. record.address .. (record.linked and '*' or '')
   if record.progress then text = text .. ' ' .. record.progress end
   if record.agent then
     text = text .. ' ' .. record.token .. ' ' .. record.agent .. ' ' .. record.work
@@ -108,6 +129,20 @@ end
 -- A record (JSON, or '') into the results stream.
 local function tell(report)
   if report ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', report) end
+end
+
+-- Tells the tables that a finished site, or an alias, is gone on with, so that a lost queue is known to have held it. Its
+-- progress is that from which it goes on; `rest`: what the URLs are that are known and not done: pending or over_budget.
+local function tell_opened(site, progress, rest)
+  local done, known = string.match(progress or '0/0', '^(%d+)/(%d+)')
+  local opened = { kind = 'opened', site = site, published = tonumber(done), known = tonumber(known) }
+  opened.opened_at = now()
+  opened[rest] = math.max(known - done, 0)
+  tell(cjson.encode(opened))
+end
+
+local function note_owed(site, owed)
+  if owed and owed ~= '' then call('HSET', base .. 'owed', site, owed) end
 end
 
 local function add(field, by)
@@ -244,7 +279,7 @@ end
 -- progress by that delivery.
 local function holding(agent, site)
   local text = call('HGET', base .. 'held:' .. agent, site) or ''
-  return string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%d+/%d+/?%x*)$')
+  return string.match(text, '^(%S+) (%S+) (%S+) (%S+) (%d+/%d+/?%x*/?[%l%d,]*)$')
 end
 
 -- A dead agent's site goes back to the front, since somebody was in the middle of it; but when that one asked it last
@@ -293,6 +328,17 @@ end
 
 local function has_session(agent)
   return tonumber(call('ZSCORE', base .. 'agents', agent) or 0) > 0
+end
+
+-- Whether the server lacks the last call of `offer` that it answered to this agent (its number): then it has come back as
+-- of an earlier time, and whatever the agent said since is lost. The agent drops what it has, for it to be fetched again.
+local function is_older(agent, offers)
+  if not has_session(agent) then return false end
+  return tonumber(call('HGET', base .. 'agent:' .. agent, 'offers') or 0) < tonumber(offers)
+end
+
+local function older(agent)
+  return redis.error_reply('OLDER ' .. agent)
 end
 
 local function sessions()
@@ -376,15 +422,8 @@ local function give(site, record, paths, begins)
   call('RPUSH', key, paths)
 end
 
--- The site that stands for this one: an alias has none of its own pages.
-local function representative(site, record)
-  if not record or record.state ~= 'a' then return site, record end
-  local first = call('HGET', base .. 'why', site)
-  return first or site, first and read(first)
-end
-
-local function begin(site, paths)
-  write(site, { state = 'w', address = '-' })
+local function begin(site, paths, linked)
+  write(site, { state = 'w', address = '-', linked = linked })
   call('RPUSH', base .. 'fresh', site)
   add('waiting', 1)
   add('added', 1)
@@ -394,21 +433,39 @@ local function begin(site, paths)
   end
 end
 
--- An entry for a site that is known, whatever its state: 0 taken (or it has its root already), -2 it will never be
--- loaded, -3 too many wait (only where `most` > 0).
+-- A coordinator decides of this site once all is stored that was published before now.
+local function await_decision(site)
+  call('ZADD', base .. 'undecided', 'GT', now(), site)
+end
+
+-- Pages of the site are to be loaded again, once it is finished.
+local function note_reopening(site, record)
+  call('HINCRBY', base .. 'reopen', site, 1)
+  if record and record.state == 'f' then await_decision(site) end
+end
+
+-- An alias's paths are its original's; it keeps them, for it may be opened again. The site that they go to, and its record.
+local function pass_on(site, record, paths, most)
+  local first = call('HGET', base .. 'why', site)
+  if most == 0 or call('LLEN', base .. 'paths:' .. site) < most then give(site, record, paths, false) end
+  return first, first and read(first)
+end
+
+-- An entry for a site that is known, whatever its state: 0 taken (or it has its root already), -2 it is blocked, or stands
+-- for no site that is known (as long as that is so nothing of it is loaded), -3 too many wait (only where `most` > 0).
 local function receive(site, record, paths, most)
-  site, record = representative(site, record)
+  if paths == '' then paths = '/' end
+  if record.state == 'a' and (paths == '/' or string.find(paths, '^%d+ %d+\n/$')) then return 0 end
+  if record.state == 'a' then site, record = pass_on(site, record, paths, most) end
   if not record or record.state == 'b' or record.state == 'a' then return -2 end
-  if paths == '' or names_root(paths) then
-    local has_root = call('SREM', base .. 'rootless', site) == 0
-    if paths == '' then paths = '/' end
-    if has_root and (paths == '/' or string.find(paths, '^%d+ %d+\n/$')) then return 0 end
-  end
+  local gives_root = names_root(paths) and call('SISMEMBER', base .. 'rootless', site) == 1
+  if not gives_root and (paths == '/' or string.find(paths, '^%d+ %d+\n/$')) then return 0 end
   local list = base .. (record.state == 'f' and 'offered:' or 'paths:') .. site
   if most > 0 and call('LLEN', list) >= most then return -3 end
+  if gives_root then call('SREM', base .. 'rootless', site) end
   if record.state == 'f' then
     call('RPUSH', list, paths)
-    call('SADD', base .. 'undecided', site)
+    call('ZADD', base .. 'undecided', 'NX', now(), site)
   else
     give(site, record, paths, false)
   end
@@ -424,8 +481,10 @@ local function hand_over(site, record, taken)
   end
 end
 
-local function note_decided(site)
-  if call('EXISTS', base .. 'offered:' .. site) == 0 then call('SREM', base .. 'undecided', site) end
+local function note_decided(site, record)
+  local offered = call('EXISTS', base .. 'offered:' .. site) == 1
+  local noted = record and record.state == 'f' and call('HEXISTS', base .. 'reopen', site) == 1
+  if not (offered or noted) then call('ZREM', base .. 'undecided', site) end
 end
 
 local function stale(site)
@@ -443,8 +502,177 @@ local function enrol(site, time)
   if call('HEXISTS', count, 'every:status') == 1 then call('ZADD', base .. 'wake:status', 'NX', time, site) end
 end
 
+-- --- aliases ---
+
+-- What is suspected of a site, or nil.
+local function suspicion_of(site)
+  local text = call('HGET', base .. 'suspected', site)
+  local state, first, since, free, waits = string.match(text or '', '^(%l+) (%S+) (%d+) (%d+) (%d+)$')
+  if not state then return nil end
+  return { state = state, first = first, since = since, free = free, waits = waits }
+end
+
+local function note_suspicion(site, known)
+  local text = table.concat({ known.state, known.first, known.since, known.free, known.waits }, ' ')
+  call('HSET', base .. 'suspected', site, text)
+  call(known.state == 'no' and 'SREM' or 'SADD', base .. 'namesakes:' .. known.first, site)
+end
+
+-- A coordinator looks at the site once all is stored that was published before now.
+local function await_comparison(site)
+  call('ZADD', base .. 'suspects', now(), site)
+end
+
+-- It may be leased again: what it waited for has come, or will not.
+local function end_wait(site, known)
+  if known.waits ~= '0' and tonumber(call('ZSCORE', base .. 'wake:site', site) or 0) == tonumber(known.waits) then
+    call('ZADD', base .. 'wake:site', known.free, site)
+  end
+  known.free, known.waits = '0', '0'
+end
+
+local function clear_suspicion(site)
+  local known = suspicion_of(site)
+  if not known then return end
+  end_wait(site, known)
+  call('SREM', base .. 'namesakes:' .. known.first, site)
+  call('HDEL', base .. 'suspected', site)
+  call('ZREM', base .. 'suspects', site)
+end
+
+-- An alias is crawled after all, from where it was left out.
+local function open_alias(site, record)
+  call('HDEL', base .. 'why', site)
+  alter(site, record, function(r) r.state = unfinished(site) end)
+  tell_opened(site, record.progress, 'pending')
+  enrol(site, now())
+  if not record.paused then call('RPUSH', again('site'), site) end
+end
+
+-- The site is not crawled, or is crawled from its beginning: nothing is another's alias for its sake. `since` (ms), where
+-- given: what was suspected of it begins again with pages that are fetched from then on.
+local function part_namesakes(site, since)
+  for _, name in ipairs(call('SMEMBERS', base .. 'namesakes:' .. site)) do
+    local record = record_of(name)
+    clear_suspicion(name)
+    if record and record.state == 'a' then
+      if since then
+        call('UNLINK', base .. 'checkpoint:' .. name)
+        undo(record)
+        note_suspicion(name, { state = 'open', first = site, since = since, free = '0', waits = '0' })
+      end
+      open_alias(name, record)
+    end
+  end
+end
+
+-- A site that others may be an alias of: it is crawled under its own name.
+local function is_crawled(record)
+  return record and not record.paused and record.state ~= 'a' and record.state ~= 'b'
+end
+
+-- The site that stands for this one, if it is another one and crawled.
+local function original(first, site)
+  local record = first and record_of(first)
+  if record and record.state == 'a' then
+    first = call('HGET', base .. 'why', first)
+    record = first and record_of(first)
+  end
+  if first ~= site and is_crawled(record) then return first, record end
+end
+
+local function begin_suspicion(site, first)
+  local known, theirs = suspicion_of(site), suspicion_of(first)
+  if known and known.first == first then return end
+  clear_suspicion(site)
+  if theirs and theirs.first == site then clear_suspicion(first) end
+  note_suspicion(site, { state = 'open', first = first, since = '0', free = '0', waits = '0' })
+  await_comparison(site)
+end
+
+-- The site's root page is loaded; `marks`, one a line, say what an alias has in common with its original. A site that a
+-- link led to is suspected rather than one that was given as a seed.
+local function compare_roots(site, record, marks)
+  local found
+  for mark in string.gmatch(marks, '[^\n]+') do
+    local key = base .. 'alias:' .. string.sub(redis.sha1hex(mark), 1, 4)
+    local first, other = original(call('HGET', key, mark), site)
+    if not first then
+      call('HSET', key, mark, site)
+    elseif other.linked and not record.linked then
+      call('HSET', key, mark, site)
+      begin_suspicion(first, site)
+      if other.agent and other.work == 'site' then call('SADD', base .. 'suspend:' .. other.agent, first) end
+    else
+      found = found or first
+    end
+  end
+  if found then begin_suspicion(site, found) end
+  local known = suspicion_of(site)
+  if known and known.state == 'open' and known.since == '0' and known.first ~= found then clear_suspicion(site) end
+end
+
+-- The site that this one may be left out for, if it is to be compared with it.
+local function may_be_alias_of(site, record)
+  local known = record.linked and suspicion_of(site)
+  return known and known.state == 'open' and known.first
+end
+
+-- The site is left out for another one: so are those that are left out for it, and the others are compared with that one.
+local function turn_namesakes(site, first)
+  for _, name in ipairs(call('SMEMBERS', base .. 'namesakes:' .. site)) do
+    local known, record = suspicion_of(name), record_of(name)
+    call('SREM', base .. 'namesakes:' .. site, name)
+    if known and name ~= first then
+      known.first = first
+      note_suspicion(name, known)
+      await_comparison(name)
+      if record and record.state == 'a' then call('HSET', base .. 'why', name, first) end
+    end
+  end
+end
+
+-- A lease for loading has ended: what it brought is compared, and who may be an alias waits for that. `due`: the time (ms)
+-- before which the site must not be asked.
+local function await_comparisons(site, record, how, due)
+  for _, name in ipairs(call('SRANDMEMBER', base .. 'namesakes:' .. site, MOST_NAMESAKES)) do
+    await_comparison(name)
+  end
+  local known = suspicion_of(site)
+  if not known or known.state == 'no' then return end
+  await_comparison(site)
+  local goes_on = (how == 'returned' or how == 'suspended') and (record.state == 'w' or record.state == 's')
+  if not goes_on or not may_be_alias_of(site, record) then return end
+  known.free = string.format('%.0f', tonumber(due) or 0)
+  known.waits = string.format('%.0f', math.max(tonumber(due) or 0, now() + COMPARED_MS))
+  call('ZADD', base .. 'wake:site', known.waits, site)
+  note_suspicion(site, known)
+end
+
+-- The operator says that the site is no alias of the one that it was suspected to be.
+local function free_of_suspicion(site)
+  local known = suspicion_of(site)
+  if not known then return end
+  end_wait(site, known)
+  known.state = 'no'
+  note_suspicion(site, known)
+  call('ZREM', base .. 'suspects', site)
+end
+
+-- A site that is known was given as a seed: it is crawled under its own name, whatever it has in common with others.
+local function seed(site, record, report)
+  if record.linked then
+    record.linked = false
+    write(site, record)
+    tell(report)
+  end
+  if record.state == 'a' then
+    open_alias(site, record)
+  end
+end
+
 -- Arguments of an operation that are not its list.
-local MOST_ARGUMENTS = 11
+local MOST_ARGUMENTS = 12
 
 local operations = {}
 
@@ -496,8 +724,9 @@ function operations.part(agent)
 end
 
 -- most sites (0: no limit), again ('1': finished ones are walked again), then per site: name, record (JSON) or '',
--- paths (an entry) or '' for the root -> per site 1 new, 0 known, 2 walked again, -1 refused by the limit.
-function operations.discover(most, again_)
+-- paths (an entry) or '' for the root -> per site 1 new, 0 known, 2 walked again, -1 refused by the limit, -2 blocked:
+-- nothing of it is loaded.
+function operations.discover(most, walk_again)
   local answer = {}
   local known = tonumber(call('HGET', count, 'added') or 0)
   local time = now()
@@ -514,37 +743,47 @@ function operations.discover(most, again_)
         enrol(site, time)
         tell(record)
       end
-    elseif old.state == 'f' and again_ == '1' then
+    elseif (old.state == 'f' or old.state == 'a') and walk_again == '1' then
       verdict = 2
+      seed(site, old, record)
+      call('UNLINK', base .. 'checkpoint:' .. site)
+      clear_suspicion(site)
+      part_namesakes(site, time)
       alter(site, old, function(r)
         r.state = 'w'
         undo(r)
       end)
+      tell_opened(site, old.progress, 'pending')
       call('RPUSH', base .. 'fresh', site)
       if paths ~= '' then
         if not names_root(paths) then call('SADD', base .. 'rootless', site) end
         give(site, old, paths, true)
       end
     else
-      receive(site, old, paths, 0)
+      seed(site, old, record)
+      if receive(site, old, paths, 0) == -2 then verdict = -2 end
     end
     answer[#answer + 1] = verdict
   end
   return answer
 end
 
--- most sites (0: no limit), then per entry: site, record (JSON) of a site that is new or '' (such a site is left out), '1'
--- if a new one begins with its root too, paths
--- -> per entry 1 new, 0 known, -1 refused by the limit, -2 nothing of the site is loaded, -3 too many wait.
-function operations.offer(most)
+-- most sites (0: no limit), agent or '', the number of its last call of this that was answered (0: none), then per entry:
+-- site, record (JSON) of a site that is new or '' (such a site is left out), '1' if a new one begins with its root too,
+-- '1' if a seed led there, so that the site counts as given, paths
+-- -> per entry 1 new, 0 known, -1 refused by the limit, -2 nothing of the site is loaded, -3 too many wait; then this
+-- call's number. Error OLDER where the last call is not known.
+function operations.offer(most, agent, offers)
+  if is_older(agent, offers) then return older(agent) end
   local answer = {}
   local known = tonumber(call('HGET', count, 'added') or 0)
   local time = now()
   most = tonumber(most)
-  for i = 3, #ARGV, 4 do
-    local site, record, root, paths = unpack(ARGV, i, i + 3)
+  for i = 5, #ARGV, 5 do
+    local site, record, root, seeded, paths = unpack(ARGV, i, i + 4)
     local old = read(site)
     if old then
+      if seeded == '1' then seed(site, old, record) end
       answer[#answer + 1] = receive(site, old, paths, MOST_OFFERED)
     elseif record == '' then
       answer[#answer + 1] = -2
@@ -552,13 +791,15 @@ function operations.offer(most)
       answer[#answer + 1] = -1
     else
       known = known + 1
-      begin(site, paths)
+      begin(site, paths, seeded ~= '1')
       if root == '1' and call('SREM', base .. 'rootless', site) == 1 then call('LPUSH', base .. 'paths:' .. site, '/') end
       enrol(site, time)
       tell(record)
       answer[#answer + 1] = 1
     end
   end
+  if has_session(agent) then offers = call('HINCRBY', base .. 'agent:' .. agent, 'offers', 1) end
+  answer[#answer + 1] = tonumber(offers)
   return answer
 end
 
@@ -577,17 +818,19 @@ local function at_hand(work, time, packed)
 end
 
 -- agent, lease ms, work, sites wanted, limit per address, crowd, limit of a crowded address, hour, names looked
--- at at most, '1' if the agent misses what it does not get, '1' if only sites are wanted for which something is packed
+-- at at most, '1' if the agent misses what it does not get, '1' if only sites are wanted for which something is packed,
+-- the number of its last call of `offer` that was answered
 -- -> flat list: sites waiting or suspended (of another work: some of those that could be leased now), sites leased,
 -- agents, 1 if there may be more names to look at, sites that other agents miss; then per site: name, token, state with
--- + behind it if there is a checkpoint, a budget or paths to read, and ? if it is for a probe, address. Hunger is for
--- loading: another work leaves the notes as they are and is told 0. Error GONE without a session.
-function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry, packed)
+-- + behind it if there is a checkpoint, a budget or paths to read, ? if it is for a probe, ~ if it may be another's alias, address. Hunger is for
+-- loading: another work leaves the notes as they are and is told 0. Error GONE without a session, OLDER as `offer`.
+function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry, packed, offers)
   local time = now()
   lease_ms, wanted, look = tonumber(lease_ms), tonumber(wanted), tonumber(look)
   limit, crowd, crowd_limit = tonumber(limit), tonumber(crowd), tonumber(crowd_limit)
   sweep(time, lease_ms)
   if not has_session(agent) then return gone(agent) end
+  if is_older(agent, offers) then return older(agent) end
   wake(work, time)
   local soon = time + math.floor(lease_ms / 3)
   local totals = call('HMGET', count, 'waiting', 'suspended', 'leased')
@@ -639,7 +882,7 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         local more = state == 's'
           or call('EXISTS', base .. 'paths:' .. site) == 1
           or call('HEXISTS', base .. 'budget', site) == 1
-        local flags = state .. (more and '+' or '') .. (probe and '?' or '')
+        local flags = state .. (more and '+' or '') .. (probe and '?' or '') .. (may_be_alias_of(site, record) and '~' or '')
         for _, part in ipairs({ site, token, flags, record.address }) do
           answer[#answer + 1] = part
         end
@@ -697,14 +940,16 @@ function operations.locate(agent, site, token, address, limit, crowd, crowd_limi
   return free and 1 or 0
 end
 
--- agent, then per site: name, token, seq, delta (or ''), fold ('1': the delta is the whole checkpoint), root
--- (address and checksum of the root page, or ''), least pause between requests (ms), time before which the site must
--- not be asked (ms; 0: none), its progress ('' leaves what is there), how many entries of paths the delta has taken in,
+-- agent, the number of its last call of `offer` that was answered, then per site: name, token, seq, delta (or ''), fold
+-- ('1': the delta is the whole checkpoint), root (what the site has in common with an alias of it, one a line, or ''), least
+-- pause between requests (ms), time before which the site must not be asked (ms; 0: none), its progress ('' leaves what is there), how many entries of paths the delta has taken in,
 -- '1' if its records send pages back to loading, number of records, then per record JSON and links
--- -> per site OK, AGAIN (a resend), STALE, GAP, or ALIAS and the first site with that root.
-function operations.publish(agent)
+-- -> per site OK, AGAIN (a resend), STALE or GAP, and behind the first two the site that it may be an alias of. Error
+-- OLDER as `offer`: no page is published whose links the server has lost.
+function operations.publish(agent, offers)
+  if is_older(agent, offers) then return older(agent) end
   local answer = {}
-  local i = 3
+  local i = 4
   while i <= #ARGV do
     local site, token, seq, delta, fold, root, delay, rests_until, progress, taken, sends_back, n = unpack(ARGV, i, i + 11)
     n = tonumber(n)
@@ -727,17 +972,16 @@ function operations.publish(agent)
       end
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
-      if sends_back == '1' then call('HINCRBY', base .. 'reopen', site, 1) end
+      if sends_back == '1' then note_reopening(site, record_of(site)) end
       if taken ~= '0' then call('LTRIM', base .. 'paths:' .. site, taken, -1) end
       if progress == '' then progress = before end
       call('HSET', base .. 'held:' .. agent, site, table.concat({ token, seq, delay, rests_until, progress }, ' '))
     end
-    if root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') then
-      local key = base .. 'alias:' .. string.sub(redis.sha1hex(root), 1, 4)
-      if call('HSETNX', key, root, site) == 0 then
-        local first = call('HGET', key, root)
-        if first ~= site and call('HEXISTS', bucket(first), first) == 1 then verdict = 'ALIAS ' .. first else call('HSET', key, root, site) end
-      end
+    local record = root ~= '' and (verdict == 'OK' or verdict == 'AGAIN') and record_of(site)
+    if record then
+      compare_roots(site, record, root)
+      local first = may_be_alias_of(site, record)
+      if first then verdict = verdict .. ' ' .. first end
     end
     answer[#answer + 1] = verdict
     i = i + 2 * n
@@ -745,16 +989,16 @@ function operations.publish(agent)
   return answer
 end
 
-local endings = { finished = 'f', alias = 'a' }
-
--- agent, site, token, how (finished, alias, returned, suspended, parked, later), due (ms, for later and returned; 0: at
--- once), detail (paths seen for finished, the address for parked, the first site for alias), reason or '', record
--- (JSON) or '', progress ('': the record keeps what it has), and the time before which nobody may ask the site (ms; 0:
--- none)
--- -> 1 done, 0 more paths were given meanwhile (go on), error STALE.
-function operations.leave(agent, site, token, how, due, detail, reason, report, progress, rests)
+-- agent, site, token, how (finished, returned, suspended, parked, later), due (ms, for later and returned; 0: at
+-- once), detail (paths seen for finished, the address for parked), reason or '', record
+-- (JSON) or '', progress ('': the record keeps what it has), the time before which nobody may ask the site (ms; 0:
+-- none), and the number of the lease's last delivery
+-- -> 1 done, 0 more paths were given meanwhile (go on), error STALE, also where the last delivery is not known.
+function operations.leave(agent, site, token, how, due, detail, reason, report, progress, rests, seq)
   local record = own(site, token, agent)
   if not record then return stale(site) end
+  local _, last = holding(agent, site)
+  if tonumber(last or 0) < tonumber(seq) then return stale(site) end
   local work = record.work
   if work == 'site' and how == 'finished' and call('LLEN', base .. 'paths:' .. site) > tonumber(detail) then
     return 0
@@ -771,19 +1015,20 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
     return 1
   end
   if how == 'finished' and tonumber(rests) > now() then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
-  if endings[how] then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
+  if how == 'finished' then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
   alter(site, record, function(r)
     let_go(r)
     if how == 'parked' then r.address = detail end
-    if how ~= 'alias' and progress ~= '' then r.progress = progress end
-    if r.state ~= 'b' then r.state = endings[how] or (how == 'later' and 'l') or unfinished(site) end
+    if progress ~= '' then r.progress = progress end
+    if r.state ~= 'b' then r.state = how == 'finished' and 'f' or how == 'later' and 'l' or unfinished(site) end
   end)
   if record.state == 'b' then return 1 end
+  if record.state == 'f' and (call('HEXISTS', base .. 'reopen', site) == 1 or call('EXISTS', base .. 'offered:' .. site) == 1) then
+    await_decision(site)
+  end
   if how == 'later' then
     call('ZADD', base .. 'wake:site', due, site)
     if reason ~= '' then call('HSET', base .. 'why', site, reason) end
-  elseif how == 'alias' then
-    call('HSET', base .. 'why', site, detail)
   elseif how == 'returned' and tonumber(due) > 0 then
     call('ZADD', base .. 'wake:site', due, site) -- still suspended: it counts as work that somebody could have
   elseif (how == 'returned' or how == 'parked') and not record.paused then
@@ -792,11 +1037,12 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
   elseif how == 'suspended' and record.state == 'w' then
     call('RPUSH', base .. 'fresh', site) -- nothing is known of it: it is as it was found
   end
+  await_comparisons(site, record, how, due)
   return 1
 end
 
--- agent, then per site: name, token, when its check is due again (ms), time before which nobody may ask it (ms; 0: none),
--- what is kept of its robots.txt or '' (as it was), record (JSON) or '' -> how many leases ended. What was seen is told
+-- agent, then per site: name, token, when its check is due again (ms), time before which it must not be asked (ms; 0:
+-- none), what is kept of its robots.txt or '' (as it was), record (JSON) or '' -> how many leases ended. What was seen is told
 -- also where the lease is another's by now; told twice it is stored once.
 function operations.hand_in(agent)
   local time, ended = now(), 0
@@ -858,34 +1104,34 @@ local function is_holder(lock, name, number)
   return call('GET', base .. lock) == name .. ' ' .. number
 end
 
--- coordinator, number, then per site: name, how many of its offered entries it has already -> 1. Of a site that is not
--- finished any more these go to its frontier. Error LOST where the lock is another's.
+-- coordinator, number, then per site: name, how many of its offered entries hold nothing new -> 1. Of a site that is not
+-- finished all go to its frontier. Error LOST where the lock is another's.
 function operations.decide(coordinator, number)
   if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
   for i = 4, #ARGV, 2 do
     local site, taken = ARGV[i], ARGV[i + 1]
     local record = read(site)
     if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then
-      hand_over(site, record, tonumber(taken))
+      hand_over(site, record, call('LLEN', base .. 'offered:' .. site))
     elseif record and record.state == 'f' then
       call('LTRIM', base .. 'offered:' .. site, taken, -1)
     else
       call('UNLINK', base .. 'offered:' .. site)
     end
-    note_decided(site)
+    note_decided(site, record)
   end
   return 1
 end
 
 -- coordinator, number, site, checkpoint ('' where nothing of it is to be loaded), entries of its offered paths that were
--- looked at, and how often it had been noted that pages of it are to be loaded again
+-- looked at, how often it had been noted that pages of it are to be loaded again, and what the tables lost of it ('': nothing)
 -- -> 1 opened, or there was nothing to open; 0: it is not finished, and will be opened when it is. Error LOST.
-function operations.reopen(coordinator, number, site, checkpoint, taken, noted)
+function operations.reopen(coordinator, number, site, checkpoint, taken, noted, owed)
   if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
   local record = read(site)
   if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then
     hand_over(site, record, tonumber(taken))
-    note_decided(site)
+    note_decided(site, record)
     return 0
   end
   -- What was noted since the tables were read is not in the checkpoint.
@@ -899,11 +1145,110 @@ function operations.reopen(coordinator, number, site, checkpoint, taken, noted)
     call('UNLINK', base .. 'checkpoint:' .. site)
     call('RPUSH', base .. 'checkpoint:' .. site, checkpoint)
     alter(site, record, function(r) r.state = 's' end)
+    tell_opened(site, record.progress, 'over_budget')
+    note_owed(site, owed)
     hand_over(site, record, tonumber(taken))
     if not record.paused then call('RPUSH', again('site'), site) end
   end
-  note_decided(site)
+  note_decided(site, record)
   return 1
+end
+
+-- coordinator, number, then per site: name, the site that it was compared with, what is known by that (open, same, no), the
+-- time by which it was looked at -> 1. `no` opens an alias again. Error LOST where the lock is another's.
+function operations.judge(coordinator, number)
+  if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
+  for i = 4, #ARGV, 4 do
+    local site, first, state, looked = unpack(ARGV, i, i + 3)
+    local known, record = suspicion_of(site), read(site)
+    if known and record and known.first == first and known.state ~= 'no' then
+      end_wait(site, known)
+      known.state = state
+      note_suspicion(site, known)
+      if state == 'no' and record.state == 'a' then open_alias(site, record) end
+    end
+    if tonumber(call('ZSCORE', base .. 'suspects', site) or 0) <= tonumber(looked) then call('ZREM', base .. 'suspects', site) end
+  end
+  return 1
+end
+
+-- coordinator, number, site, entries … -> 1. Paths that were found under the name of an alias. Error LOST.
+function operations.hand_on(coordinator, number, site)
+  if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
+  local record = read(site)
+  for i = 5, #ARGV do
+    if record then receive(site, record, ARGV[i], 0) end
+  end
+  return 1
+end
+
+-- coordinator, number, site, the site that it is under a second name, its progress as it was read, progress from now on,
+-- record (JSON; '': its holder is to give it back, no more) -> 1 it is left out; 0 it is not: it was given as a seed, is
+-- held, has changed, or the other is not crawled. Error LOST.
+function operations.leave_out(coordinator, number, site, first, before, progress, report)
+  if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
+  local record, known = read(site), suspicion_of(site)
+  if not record or not known or known.first ~= first or not may_be_alias_of(site, record) then return 0 end
+  if record.agent and record.work == 'site' and report == '' then
+    call('SADD', base .. 'suspend:' .. record.agent, site)
+  end
+  if record.agent or report == '' then return 0 end
+  local unfinished_one = record.state == 'w' or record.state == 's' or record.state == 'l'
+  if not unfinished_one or (record.progress or '') ~= before or not is_crawled(read(first)) then return 0 end
+  tell(report)
+  end_wait(site, known)
+  note_suspicion(site, known)
+  call('ZREM', base .. 'suspects', site)
+  call('HSET', base .. 'why', site, first)
+  turn_namesakes(site, first)
+  alter(site, record, function(r) r.state, r.progress = 'a', progress end)
+  return 1
+end
+
+-- sites … -> 1. Pages of them are to be loaded again; those that are not known are left out.
+function operations.plan_reopening()
+  for i = 2, #ARGV do
+    local record = read(ARGV[i])
+    if record then note_reopening(ARGV[i], record) end
+  end
+  return 1
+end
+
+-- In the versions before, `reopen` and `undecided` were sets, and `plan` was the number of the last lock.
+local function renew_keys()
+  local function members_of_old(name)
+    local key = base .. name
+    if call('TYPE', key).ok ~= 'set' then return {} end
+    local sites = call('SMEMBERS', key)
+    call('UNLINK', key)
+    return sites
+  end
+  local offered, noted = members_of_old('undecided'), members_of_old('reopen')
+  for _, site in ipairs(offered) do await_decision(site) end
+  for _, site in ipairs(noted) do
+    local record = record_of(site)
+    if record then note_reopening(site, record) end
+  end
+  local number = call('HGET', count, 'plan')
+  if number then
+    call('HDEL', count, 'plan')
+    call('HINCRBY', count, 'locks', number)
+  end
+end
+
+-- spider -> the spider whose crawl this is: this one, or the one that came first.
+function operations.claim(spider)
+  renew_keys()
+  call('SET', base .. 'crawl', spider, 'NX')
+  return call('GET', base .. 'crawl')
+end
+
+-- '1' if the tables' sites are given up -> how many keys went. The last step of emptying a queue, in one with the note
+-- that it was emptied on purpose, so that no coordinator counts its sites as lost.
+function operations.empty(gives_up)
+  local removed = call('UNLINK', count, base .. 'tables')
+  if gives_up == '1' then call('HSET', base .. 'tables', 'reset', now()) end
+  return removed
 end
 
 -- work, '1' if sites count that were due and not packed -> how many sites could be in its hands now or soon: due, or in
@@ -927,22 +1272,28 @@ function operations.order(site, order, reason, report)
     if order == 'block' then r.state, r.paused = 'b', false end
     if order == 'resume' then
       r.paused = false
-      if r.state == 'b' then
+      if r.state == 'b' or r.state == 'a' then
         r.state = unfinished(site)
         if r.state == 'w' then undo(r) end
+        tell_opened(site, r.progress, 'pending')
         enrol(site, now())
       end
     end
   end)
+  if order == 'resume' then free_of_suspicion(site) else part_namesakes(site) end
   if order == 'resume' then
-    if record.state ~= 'a' then call('HDEL', base .. 'why', site) end
+    call('HDEL', base .. 'why', site)
     if record.agent then call('SREM', base .. 'stop:' .. record.agent, site) end
     if class_of(record) ~= 'leased' and (record.state == 'w' or record.state == 's') then
       call('RPUSH', again('site'), site)
     end
     return before
   end
-  if order == 'block' then call('ZREM', base .. 'wake:site', site) end
+  if order == 'block' then
+    call('HDEL', base .. 'owed', site)
+    call('ZREM', base .. 'wake:site', site)
+    clear_suspicion(site)
+  end
   -- Of an alias it says which site it stands for.
   if reason ~= '' and record.state ~= 'a' then call('HSET', base .. 'why', site, reason) end
   if record.agent then
@@ -973,6 +1324,8 @@ function operations.forget(site, report, ...)
   if not record then return 0 end
   if record.agent then return -1 end
   tell(report)
+  clear_suspicion(site)
+  part_namesakes(site)
   unpark(host_of(site))
   if record.address ~= '-' then unpark(record.address) end
   add(class_of(record), -1)
@@ -982,25 +1335,27 @@ function operations.forget(site, report, ...)
   call('SREM', base .. 'parked', site)
   call('HDEL', bucket(site), site)
   call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site, base .. 'visit:' .. site, base .. 'offered:' .. site)
-  call('SREM', base .. 'undecided', site)
+  call('ZREM', base .. 'undecided', site)
   call('SREM', base .. 'rootless', site)
   call('HDEL', base .. 'reopen', site)
   call('HDEL', base .. 'why', site)
   call('HDEL', base .. 'budget', site)
   call('HDEL', base .. 'permits', site)
+  call('HDEL', base .. 'owed', site)
   for _, work in ipairs({ ... }) do call('ZREM', base .. 'wake:' .. work, site) end
   return 1
 end
 
 -- per site: name, letter (w, s, f, a, b; a capital one is paused), address, progress (or ''), pages of its own (or ''),
--- why (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
+-- why (or ''), '1' if a link led to it, what the tables lost of it (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
 function operations.restore()
   local new = 0
-  for i = 2, #ARGV, 6 do
-    local site, letter, address, progress, pages, why = unpack(ARGV, i, i + 5)
+  for i = 2, #ARGV, 8 do
+    local site, letter, address, progress, pages, why, linked, owed = unpack(ARGV, i, i + 7)
     if not read(site) then
       new = new + 1
-      local record = { state = string.lower(letter), paused = letter ~= string.lower(letter), address = address }
+      local state = string.lower(letter)
+      local record = { state = state, paused = letter ~= state, address = address, linked = linked == '1' }
       if progress ~= '' then record.progress = progress end
       write(site, record)
       add(class_of(record), 1)
@@ -1009,15 +1364,18 @@ function operations.restore()
       if letter == 's' then call('SADD', base .. 'suspended', site) end
       if pages ~= '' then call('HSET', base .. 'budget', site, pages) end
       if why ~= '' then call('HSET', base .. 'why', site, why) end
+      note_owed(site, owed)
+      if state == 'a' and why ~= '' then begin_suspicion(site, why) end
     end
   end
   return new
 end
 
--- site, progress that its record has ('': none), checkpoint ('': the site begins with its root), progress from now on -> 1
+-- site, progress that its record has ('': none), checkpoint ('': the site begins with its root), progress from now on, what
+-- the tables lost of it ('': nothing, or as it was) -> 1
 -- the site continues from that checkpoint, a blocked one stays blocked; 0: its record says something else, or an agent
 -- holds it. An agent whose session is over loses it here.
-function operations.mend(site, before, checkpoint, progress)
+function operations.mend(site, before, checkpoint, progress, owed)
   local record, time = read(site), now()
   if record and record.agent and tonumber(call('ZSCORE', base .. 'agents', record.agent) or 0) <= time then
     take_from(record.agent, site, time)
@@ -1028,12 +1386,21 @@ function operations.mend(site, before, checkpoint, progress)
     call('UNLINK', base .. 'checkpoint:' .. site)
     if checkpoint ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, checkpoint) end
   end
+  local was_finished = record.state == 'f'
   alter(site, record, function(r)
     r.progress = progress ~= '' and progress or nil
     if r.state ~= 'b' and r.state ~= 'l' then r.state = unfinished(site) end
   end)
+  if was_finished then tell_opened(site, record.progress, 'pending') end
+  note_owed(site, owed)
   if not record.paused and (record.state == 'w' or record.state == 's') then call('RPUSH', again('site'), site) end
   return 1
+end
+
+-- site, what `owed` has of it -> 1: it is owed no more; 0: it has something else by now.
+function operations.settle(site, owed)
+  if call('HGET', base .. 'owed', site) ~= owed then return 0 end
+  return call('HDEL', base .. 'owed', site)
 end
 
 -- site, checkpoint -> 1. It takes the place of whatever checkpoint is there; the site itself follows by `restore`.

@@ -1,11 +1,12 @@
 """The site queue: which sites wait, who holds which, and what a holder publishes. One SiteQueue per process.
 
 Every operation is one atomic script call (queue.lua) on the server's clock. A site has one holder, whatever the
-work; its token fences off whoever lost it. Nothing here blocks the event loop, retries, or remembers: a
-connection error reaches the caller (redis.exceptions.ConnectionError, TimeoutError), who backs off and asks
-again. Safe to ask again: join, renew, discover, publish (by its seq), depth, held. After a lost reply to `lease`
-read `held`: it tells what this agent really has. A site's record that is none (somebody else wrote there) is a
-BrokenRecordError of every call that needs it; `lease` meets it again and again, `renew` and `part` do not.
+work; its token fences off whoever lost it. Nothing here blocks the event loop, retries, or remembers more than the
+number of an agent's last offer: a connection error reaches the caller (redis.exceptions.ConnectionError,
+TimeoutError), who backs off and asks again. Safe to ask again: join, renew, discover, offer, publish (by its seq),
+depth, held. After a lost reply to `lease` read `held`: it tells what this agent really has. A site's record that is
+none (somebody else wrote there) is a BrokenRecordError of every call that needs it; `lease` meets it again and again,
+`renew` and `part` do not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha1
 from importlib import resources
@@ -31,13 +32,16 @@ from crawler.records import VERSION, WORKS, Work
 from crawler.sites import connection
 
 # How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan. `later`:
-# unfinished, due at a time. `parked`: its address has no free place. `alias`: another site has the same pages.
-Ending = Literal["finished", "alias", "returned", "suspended", "later", "parked"]
+# unfinished, due at a time. `parked`: its address has no free place.
+Ending = Literal["finished", "returned", "suspended", "later", "parked"]
 Order = Literal["pause", "resume", "block"]
 # What one process at a time does: plan the hours, and open finished sites again.
 Lock = Literal["planner", "opener"]
 # Lists that the planner writes for an hour: sites in their order, and sites to be probed.
 Listed = Literal["hour", "probe"]
+# What is known of a site that may be another one under a second name: it is to be compared with it; their pages are
+# equal, and it is crawled all the same; they are not equal, or the operator says so.
+Likeness = Literal["open", "same", "no"]
 # What a site of a lost queue may have been; an unfinished one waits.
 State = Literal["waiting", "suspended", "finished", "alias", "blocked"]
 # Names one lease call looks at at most: bounds the script's time when many are not eligible.
@@ -49,6 +53,8 @@ DISCOVER_BATCH = 100
 # Turns of a site that is leased for a probe: a median of fewer than three pages says nothing, and the first one is not
 # timed (it pays for the connection), nor is one that is redirected.
 PROBE_PAGES = 5
+# Paths from outside of a site wait in entries of so many characters (one path may be longer): their number bounds them.
+ENTRY_CHARACTERS = 4096
 # Names one call writes into an hour's list.
 FILL_BATCH = 5_000
 # As in queue.lua.
@@ -58,6 +64,8 @@ HELD_UP_MS = 4_000_000_000_000
 SCAN_KEYS, READ_BUCKETS = 2_000, 512
 # Depth of an entry's paths, and how many redirects led to them.
 _ENTRY_HEAD = re.compile(r"(\d{1,9}) (\d{1,9})")
+# What `details` calls the site that another one may be.
+LIKENESS: dict[Likeness, str] = {"open": "may_be_alias_of", "same": "same_pages_as", "no": "no_alias_of"}
 # No process of any system has a larger number.
 MOST_PID = 2**31 - 1
 STATES = {
@@ -77,6 +85,13 @@ class SessionGoneError(Exception):
 
 class StaleLeaseError(Exception):
     """The token is not the site's: another agent may hold it now. Drop the frontier."""
+
+
+class QueueOlderError(Exception):
+    """The server came back as of an earlier time: it lacks offers of this agent that it had acknowledged.
+
+    Drop every lease, `part`, and join again: what is fetched again is found again.
+    """
 
 
 class LockLostError(Exception):
@@ -100,6 +115,7 @@ class Leased(NamedTuple):
     more: bool = True  # there is a checkpoint, or paths given from outside: read `checkpoint`
     probe: bool = False  # a few pages are wanted of it, to learn how busy it is at this hour
     work: Work = "site"
+    may_be_alias: bool = False  # it goes back after some pages, to be compared with the site that it may be
 
 
 class Renewed(NamedTuple):
@@ -137,16 +153,20 @@ class Offer(NamedTuple):
     paths: Sequence[str]
     depth: int = 0
     redirects: int = 0
-    record: bytes = (
-        b""  # for the tables (JSON) if the site is new; empty: a site that is not known is left out
-    )
+    # For the tables (JSON) if the site is new; empty: a site that is not known is left out.
+    record: bytes = b""
     with_root: bool = False  # a new site begins with its root too
+    seeded: bool = False  # a seed led here: the site counts as given by the user
 
     @property
     def entry(self) -> str:
         """As it stands in Redis; `read_entry` reads it."""
         head = f"{self.depth} {self.redirects}\n" if self.depth or self.redirects else ""
         return head + "\n".join(self.paths)
+
+    def parts(self) -> list[Offer]:
+        """The same in several, none of which makes a long entry."""
+        return [self._replace(paths=some) for some in _parts(self.paths)]
 
 
 class Given(NamedTuple):
@@ -156,6 +176,17 @@ class Given(NamedTuple):
     depth: int = 0
     redirects: int = 0
     bad: Sequence[str] = ()
+
+
+def _parts(paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The paths in turn, as many at a time as one entry may have."""
+    first, length = 0, 0
+    for place, path in enumerate(paths):
+        if length and length + len(path) > ENTRY_CHARACTERS:
+            yield paths[first:place]
+            first, length = place, 0
+        length += len(path) + 1
+    yield paths[first:]
 
 
 def read_entry(entry: str) -> Given:
@@ -177,7 +208,7 @@ class Delivery(NamedTuple):
     seq: int
     delta: bytes  # journal entry; the whole checkpoint if `fold`
     fold: bool
-    root: str  # address and checksum of the root page, to find aliases; empty: not this time
+    root: str  # what an alias has in common with the site (root_marks); empty: not this time
     records: Sequence[tuple[bytes, bytes]]  # JSON, packed out-links
     # For whoever holds the site next, should this agent die:
     delay_ms: int = 0  # least pause between two requests to the site
@@ -187,9 +218,9 @@ class Delivery(NamedTuple):
     done: int = 0  # of these, have had their turn
     done_hash: int = 0  # records.set_hash of these
     given: int = 0  # entries of paths from outside that the delta has taken in: the server forgets them
-    sends_back: bool = (
-        False  # by its records pages are to be loaded again: the site is opened once they are stored
-    )
+    # By its records pages are to be loaded again: the site is opened once they are stored.
+    sends_back: bool = False
+    left_out: str = ""  # URLs that bounds leave out (crawler.left_out.to_text)
 
 
 class HandedIn(NamedTuple):
@@ -204,10 +235,10 @@ class HandedIn(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What became of a delivery; `alias` names the site that had the same root page first."""
+    """What became of a delivery; `alias_of` names the site that this one may be under a second name."""
 
-    verdict: Literal["OK", "AGAIN", "STALE", "GAP", "ALIAS"]
-    alias: str = ""
+    verdict: Literal["OK", "AGAIN", "STALE", "GAP"]
+    alias_of: str = ""
 
 
 class Depth(NamedTuple):
@@ -236,7 +267,7 @@ class Depth(NamedTuple):
 
 
 class TablesWord(NamedTuple):
-    """What coordinators last said of the tables beside the queue (crawler.store.comparing.tables_key)."""
+    """What coordinators last counted of queue and tables (crawler.store.comparing.tables_key)."""
 
     added: int  # sites that the queue knew then
     lost: int  # unfinished sites of the tables that it did not know
@@ -256,6 +287,20 @@ class SiteRecord(NamedTuple):
     known: int = 0  # its URLs when it was last given back; 0: it never was
     done: int = 0  # of these, how many had had their turn
     done_hash: int | None = None  # records.set_hash of these; None: an older version did not write it
+    left_out: str = ""  # URLs that bounds leave out (crawler.left_out.to_text)
+    linked: bool = False  # a link led to it, and it was not given as a seed
+
+
+class Suspect(NamedTuple):
+    """A site that may be another one under a second name, or is left out as such."""
+
+    record: SiteRecord
+    state: Likeness
+    first: SiteRecord | None  # the other; None: it was forgotten
+    name: str  # of the other
+    since_ms: int  # pages that were fetched before say nothing
+    looked_ms: int  # when there was something to look at, on the server's clock
+    own_budget: bool  # the other has a page budget of its own
 
 
 class Holding(NamedTuple):
@@ -266,6 +311,7 @@ class Holding(NamedTuple):
     known: int
     done: int
     done_hash: int | None = None  # as in SiteRecord
+    left_out: str = ""
 
 
 class Restored(NamedTuple):
@@ -280,6 +326,18 @@ class Restored(NamedTuple):
     done_hash: int = 0
     budget: int | None = None  # pages; 0: no limit, None: the crawl's own
     why: str = ""  # the order's reason, or for an alias the site that came first
+    left_out: str = ""  # as in SiteRecord
+    linked: bool = False  # as in SiteRecord
+    owed: str = ""  # what the tables lost of it (crawler.store.owing); empty: nothing
+
+
+class Undecided(NamedTuple):
+    """What a coordinator decides of one site."""
+
+    record: SiteRecord | None  # None: the site was forgotten
+    entries: list[str]  # the first ones of its offered paths; `read_entry` reads each
+    noted: int  # how often it was noted that pages of it are to be loaded again
+    since_ms: int  # as `to_decide` gives it; 0: nothing is to be decided of it any more
 
 
 class SiteQueue:
@@ -295,6 +353,7 @@ class SiteQueue:
             options.shared_address_after,
             max(options.sites_per_address, options.sites_per_shared_address),
         )
+        self._offers: dict[str, int] = {}  # agent -> the number of its last `offer` that the server answered
         self._source = resources.files("crawler.sites").joinpath("queue.lua").read_text()
         self._sha: str | None = None
 
@@ -302,7 +361,9 @@ class SiteQueue:
 
     async def join(self, agent: str, about: dict[str, object]) -> int:
         """Open or renew the session of `agent`; the server's time in ms."""
-        return int(await self._call("join", agent, self._lease_ms, json.dumps(about)))
+        time = int(await self._call("join", agent, self._lease_ms, json.dumps(about)))
+        self._offers.pop(agent, None)
+        return time
 
     async def renew(self, agent: str, pages: int) -> Renewed:
         """Keep all leases of `agent` for another lease time."""
@@ -320,10 +381,11 @@ class SiteQueue:
         await self._call("part", agent)
 
     async def claim_prefix(self, spider: str) -> str:
-        """The spider whose crawl this prefix is: `spider`, or whoever came first."""
-        key = f"{self._base}crawl"
-        await self._client.set(key, spider, nx=True)
-        return _text(key, await self._client.get(key) or b"")
+        """The spider whose crawl this prefix is: `spider`, or the one that came first.
+
+        What an older version wrote in another form gets the form of this one.
+        """
+        return _text(f"{self._base}crawl", await self._call("claim", spider))
 
     async def lease(
         self, agent: str, work: Work, wanted: int, hour: int, *, hungry: bool = False, packed: bool = False
@@ -332,6 +394,7 @@ class SiteQueue:
 
         A `hungry` agent misses what it does not get, and the others hear of it (`Hand.missing`) until it gets enough,
         asks without hunger, or has not asked for 2 s. Of a `packed` work only sites are given that have a packet.
+        SessionGoneError, QueueOlderError.
         """
         for _ in range(LOOKS):
             reply = await self._call(
@@ -345,6 +408,7 @@ class SiteQueue:
                 LOOK + wanted,
                 int(hungry),
                 int(packed),
+                self._offers.get(agent, 0),
             )
             more_to_look_at = reply[3] and len(reply) == 5
             if not more_to_look_at:
@@ -359,6 +423,7 @@ class SiteQueue:
                 "+" in flags,
                 "?" in flags,
                 work,
+                "~" in flags,
             )
             for site, token, flags, address in zip(*[iter(parts)] * 4, strict=True)
         ]
@@ -395,16 +460,18 @@ class SiteQueue:
         return [entry.decode(errors="replace") for entry in entries]
 
     async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Published]:
-        """Records into the stream and the journal with them, per site all or nothing."""
+        """Records into the stream and the journal with them, per site all or nothing. QueueOlderError: nothing."""
         parts: list[bytes | str | int] = []
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
-            progress = "" if one.known is None else _progress(one.done, one.known, one.done_hash)
+            progress = ""
+            if one.known is not None:
+                progress = _progress(one.done, one.known, one.done_hash, one.left_out)
             parts += (one.delay_ms, one.until_ms, progress, one.given, int(one.sends_back), len(one.records))
             for record, links in one.records:
                 parts += (record, links)
-        replies = await self._call("publish", agent, *parts)
-        verdicts = _texts(f"{self._base}alias:*", replies)
+        replies = await self._call("publish", agent, self._offers.get(agent, 0), *parts)
+        verdicts = _texts(f"{self._base}suspected", replies)
         return [Published(*verdict.split(" ", 1)) for verdict in verdicts]  # type: ignore[arg-type]
 
     async def leave(
@@ -420,20 +487,23 @@ class SiteQueue:
         known: int = 0,
         done: int = 0,
         done_hash: int = 0,
+        left_out: str = "",
         rests_until_ms: int = 0,
+        seq: int = 0,
     ) -> bool:
         """Give a site back, with a last record; False: not finished, more paths were given meanwhile.
 
-        `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address, for
-        `alias` the site that came first. `reason` is shown for a site that is due later. The site's record keeps how
-        many of its URLs are `known` (0: what it said before stays) and `done`, and the hash of the latter; an alias has
-        none of its own. Of another work `due_ms` is when it is due next: 0 for `finished` that it is not, else that it
-        is at once. The site is not asked before `rests_until_ms`; for loading this holds for `finished` alone, the
-        others have `due_ms`.
+        `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address.
+        `reason` is shown for a site that is due later. The site's record keeps how many of its URLs are `known` (0:
+        what it said before stays) and `done`, the hash of the latter, and what bounds leave out. Of another work
+        `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. The site is not asked
+        before `rests_until_ms`; for loading this holds for `finished` alone, the others have `due_ms`. A site that may
+        be another's alias is due once a coordinator has compared the two, or after half a minute. `seq` is the number
+        of the lease's last delivery: StaleLeaseError where the server has lost it.
         """
         last = detail if detail != "" else 0
         lease = (agent, leased.site, leased.token)
-        more = (_progress(done, known, done_hash) if known else "", rests_until_ms)
+        more = (_progress(done, known, done_hash, left_out) if known else "", rests_until_ms, seq)
         return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, *more))
 
     async def hand_in(self, agent: str, done: Sequence[HandedIn]) -> None:
@@ -505,38 +575,58 @@ class SiteQueue:
     async def discover(
         self, newcomers: Sequence[Newcomer], max_sites: int, *, again: bool = False
     ) -> list[int]:
-        """Queue sites: per site 1 new, 0 known, 2 finished before and walked `again`, -1 refused by `max_sites`.
+        """Queue sites: per site 1 new, 0 known, 2 walked `again`, -1 refused by `max_sites`, -2 blocked.
 
         `max_sites` 0 means no limit. Paths given for a site that is known come to its frontier; a finished site is
-        opened for those that it does not have, once a coordinator has looked (`to_decide`). Those of an alias go to the
-        site that it stands for, those of a blocked site nowhere. Idempotent but for `again`; a path that is given twice
-        is fetched once.
+        opened for those that it does not have, once a coordinator has looked (`to_decide`). Those of a blocked site go
+        nowhere. What is given here is a seed: no such site is an alias, and one that was left out as such is opened.
+        Idempotent but for `again`; a path that is given twice is fetched once.
         """
-        answers: list[int] = []
-        for start in range(0, len(newcomers), DISCOVER_BATCH):
+        verdicts: dict[int, int] = {}  # of a newcomer with several entries the first one
+        entries = [
+            (number, "" if paths in ((), ("/",)) else "\n".join(paths))
+            for number, one in enumerate(newcomers)
+            for paths in _parts(one.paths)
+        ]
+        for start in range(0, len(entries), DISCOVER_BATCH):
             parts: list[bytes | str] = []
-            for site, record, paths in newcomers[start : start + DISCOVER_BATCH]:
-                parts += (site, record, "" if paths in ((), ("/",)) else "\n".join(paths))
-            answers += await self._call("discover", max_sites, int(again), *parts)
-        return answers
+            some = entries[start : start + DISCOVER_BATCH]
+            for number, entry in some:
+                parts += (newcomers[number].site, newcomers[number].record, entry)
+            replies = await self._call("discover", max_sites, int(again), *parts)
+            for (number, _), reply in zip(some, replies, strict=True):
+                verdicts.setdefault(number, reply)
+        return list(verdicts.values())
 
     async def plan_work(self, site: str, work: str, due_ms: int) -> bool:
         """Let a work fall due for a site; False: the site is not known."""
         return bool(await self._call("plan_work", site, work, due_ms))
 
-    async def offer(self, offers: Sequence[Offer], max_sites: int = 0) -> list[int]:
-        """Paths that were found outside of their site, as `discover` takes them.
+    async def offer(self, offers: Sequence[Offer], max_sites: int = 0, *, agent: str = "") -> list[int]:
+        """Paths that were found outside of their site, as `discover` takes them; those of an alias go to its original.
 
-        Per offer 1 the site is new, 0 known, -1 refused by `max_sites`, -2 nothing of the site will be loaded, -3 too
-        many such entries wait for the site.
+        Per offer 1 the site is new, 0 known, -1 refused by `max_sites`, -2 nothing of the site is loaded by now, -3 too
+        many such entries wait for the site. An `agent` with a session publishes nothing once the server has lost an
+        offer of it: QueueOlderError, also of `publish` and `lease`.
         """
-        answers: list[int] = []
-        for start in range(0, len(offers), DISCOVER_BATCH):
+        answers: dict[int, int] = {}  # of an offer with several entries the first one, or a refusal
+        entries = [(number, part) for number, one in enumerate(offers) for part in one.parts()]
+        for start in range(0, len(entries), DISCOVER_BATCH):
             parts: list[bytes | str | int] = []
-            for one in offers[start : start + DISCOVER_BATCH]:
-                parts += (one.site, one.record, int(one.with_root), one.entry)
-            answers += await self._call("offer", max_sites, *parts)
-        return answers
+            some = entries[start : start + DISCOVER_BATCH]
+            for _, one in some:
+                parts += (one.site, one.record, int(one.with_root), int(one.seeded), one.entry)
+            call = self._offers.get(agent, 0)
+            *replies, self._offers[agent] = await self._call("offer", max_sites, agent, call, *parts)
+            for (number, _), reply in zip(some, replies, strict=True):
+                answers[number] = reply if reply < 0 else answers.get(number, reply)
+        return list(answers.values())
+
+    async def is_older(self, agent: str) -> bool:
+        """Whether the server lacks offers of this agent that it had acknowledged."""
+        key = f"{self._base}agent:{agent}"
+        kept = await self._client.hget(key, "offers")
+        return _whole(key, "offers", kept or b"0") < self._offers.get(agent, 0)
 
     async def pack(self, site: str, work: Work, packet: bytes) -> bool:
         """What is to be asked of a site by whoever leases it for this work next; False: it is in hand for just that."""
@@ -596,58 +686,152 @@ class SiteQueue:
         oldest = await self._client.xrange(f"{self._base}results", count=1)
         return int(oldest[0][0].partition(b"-")[0]) if oldest else None
 
-    async def to_reopen(self, most: int) -> dict[str, int]:
-        """Up to `most` of the sites with pages to load again, and how often that was noted of each."""
-        key = f"{self._base}reopen"
-        # Unlike HSCAN this takes no note of how many there are.
-        flat = await self._client.execute_command("HRANDFIELD", key, most, "WITHVALUES")
-        pairs = flat if flat and isinstance(flat[0], list) else zip(flat[::2], flat[1::2], strict=True)
-        return {_text(key, site): _whole(key, _shown(site), noted) for site, noted in pairs}
+    async def to_decide(self, most: int) -> dict[str, int]:
+        """The first `most` sites of which a coordinator has to decide whether something of them is to be loaded.
 
-    async def to_decide(self, most: int) -> list[str]:
-        """Up to `most` of the finished sites to which paths were offered that nothing has been decided of yet."""
+        With the time since when (ms): what was published before must be stored first.
+        """
         key = f"{self._base}undecided"
-        return _texts(key, await self._client.srandmember(key, most))
+        found = await self._client.zrange(key, 0, most - 1, withscores=True)
+        return {_text(key, site): int(since) for site, since in found}
 
     async def undecided(self) -> int:
-        """How many finished sites wait for a coordinator that decides whether something of them is to be loaded."""
-        pipeline = self._client.pipeline(transaction=False)
-        pipeline.hlen(f"{self._base}reopen")
-        pipeline.scard(f"{self._base}undecided")
-        return sum(await pipeline.execute())
+        """How many sites wait for a coordinator that decides whether something of them is to be loaded."""
+        return int(await self._client.zcard(f"{self._base}undecided"))
 
-    async def offered(self, sites: Sequence[str]) -> list[list[str]]:
-        """The entries of paths that were offered to each of these finished sites: `read_entry` reads each."""
+    async def offered(self, sites: Sequence[str], most: int) -> list[Undecided]:
+        """What is to be decided of each of these sites, with up to `most` entries of its offered paths."""
         pipeline = self._client.pipeline(transaction=False)
         for site in sites:
-            pipeline.lrange(f"{self._base}offered:{site}", 0, -1)
-        return [[entry.decode(errors="replace") for entry in entries] for entries in await pipeline.execute()]
+            pipeline.hget(self._bucket(site), site)
+            pipeline.lrange(f"{self._base}offered:{site}", 0, most - 1)
+            pipeline.hget(f"{self._base}reopen", site)
+            pipeline.zscore(f"{self._base}undecided", site)
+        replies = iter(await pipeline.execute())
+        return [
+            Undecided(
+                None if text is None else _record(self._bucket(site), site, text),
+                [entry.decode(errors="replace") for entry in entries],
+                _whole(f"{self._base}reopen", site, noted or b"0"),
+                int(since or 0),
+            )
+            for site, (text, entries, noted, since) in zip(
+                sites, zip(*[replies] * 4, strict=True), strict=True
+            )
+        ]
 
     async def decide(self, opener: str, number: int, known: Mapping[str, int]) -> None:
-        """Of these sites so many offered entries hold nothing new. LockLostError where the lock is another's."""
+        """Of these sites so many offered entries hold nothing new. LockLostError where the lock is another's.
+
+        All entries of sites that are not finished go to their frontiers.
+        """
         if known:
             parts = itertools.chain.from_iterable(known.items())
             await self._call("decide", opener, number, *parts)
 
     async def reopen(
-        self, opener: str, number: int, site: str, checkpoint: bytes, taken: int, noted: int = 0
+        self,
+        opener: str,
+        number: int,
+        site: str,
+        checkpoint: bytes,
+        taken: int,
+        noted: int = 0,
+        owed: str = "",
     ) -> bool:
         """Open a finished site again, to be gone on with from here; False: it is not finished.
 
         `taken`: offered entries that go to its frontier. Without a checkpoint there is nothing to load after all.
-        `noted`: as `to_reopen` said; what was noted since keeps the site there. LockLostError as `decide`.
+        `noted`: as `offered` said; what was noted since keeps the site there. `owed`: what the tables lost of it
+        (crawler.store.owing). LockLostError as `decide`.
         """
-        return bool(await self._call("reopen", opener, number, site, checkpoint, taken, noted))
+        return bool(await self._call("reopen", opener, number, site, checkpoint, taken, noted, owed))
 
-    async def note_moved(self, moved: Mapping[str, str]) -> None:
-        """Seeds of these sites redirect to those sites, which are walked again with them."""
-        if moved:
-            await self._client.hset(f"{self._base}moved", mapping=dict(moved))
+    # --- aliases ---
 
-    async def moved(self, sites: Sequence[str]) -> list[str]:
-        """Where seeds of these sites are known to redirect to."""
-        key = f"{self._base}moved"
-        return _texts(key, filter(None, await self._client.hmget(key, sites))) if sites else []
+    async def suspects(self) -> int:
+        """How many sites wait for a coordinator that compares them with those that they may be."""
+        return int(await self._client.zcard(f"{self._base}suspects"))
+
+    async def to_compare(self, most: int) -> list[Suspect]:
+        """The first `most` sites that are to be compared with those that they may be; what nothing is said of goes."""
+        key, suspected = f"{self._base}suspects", f"{self._base}suspected"
+        found = await self._client.zrange(key, 0, most - 1, withscores=True)
+        looked = {_text(key, site): int(at) for site, at in found}
+        if not looked:
+            return []
+        said = await self._client.hmget(suspected, [*looked])
+        likeness = {
+            site: _likeness(suspected, site, text) for site, text in zip(looked, said, strict=True) if text
+        }
+        if gone := looked.keys() - likeness.keys():
+            await self._client.zrem(key, *gone)
+        records = await self._records_of([*likeness, *(one[1] for one in likeness.values())])
+        budgets = await self._client.hmget(
+            f"{self._base}budget", [one[1] for one in likeness.values()] or [""]
+        )
+        return [
+            Suspect(record, state, records[first], first, since, looked[site], budget is not None)
+            for (site, (state, first, since)), budget in zip(likeness.items(), budgets, strict=False)
+            if (record := records[site])
+        ]
+
+    async def _records_of(self, sites: Sequence[str]) -> dict[str, SiteRecord | None]:
+        pipeline = self._client.pipeline(transaction=False)
+        for site in sites:
+            pipeline.hget(self._bucket(site), site)
+        return {
+            site: None if text is None else _record(self._bucket(site), site, text)
+            for site, text in zip(sites, await pipeline.execute(), strict=True)
+        }
+
+    async def judge(self, coordinator: str, number: int, judged: Iterable[tuple[Suspect, Likeness]]) -> None:
+        """What comparisons say; `no` opens a site that was left out as an alias. LockLostError as `decide`."""
+        parts: list[str | int] = []
+        for one, state in judged:
+            parts += (one.record.site, one.name, state, one.looked_ms)
+        if parts:
+            await self._call("judge", coordinator, number, *parts)
+
+    async def hand_on(self, coordinator: str, number: int, site: str, offers: Iterable[Offer]) -> None:
+        """To a site what was found under the name of an alias of it. LockLostError as `decide`."""
+        entries = [part.entry for offer in offers for part in offer.parts()]
+        for start in range(0, len(entries), DISCOVER_BATCH):
+            await self._call("hand_on", coordinator, number, site, *entries[start : start + DISCOVER_BATCH])
+
+    async def give_back(self, coordinator: str, number: int, one: Suspect) -> None:
+        """Have the site given back by its holder, to be left out as another's alias. LockLostError as `decide`."""
+        await self._call("leave_out", coordinator, number, one.record.site, one.name, "", "", "")
+
+    async def leave_out(
+        self, coordinator: str, number: int, one: Suspect, progress: Progress, record: bytes
+    ) -> bool:
+        """Leave a site out as another's alias, with what is told the tables; False: it is not what it was any more.
+
+        LockLostError as `decide`.
+        """
+        before = _progress_of(one.record)
+        after = _progress(progress.done, progress.known, progress.done_hash or 0, progress.left_out)
+        about = (one.record.site, one.name, before, after, record)
+        return bool(await self._call("leave_out", coordinator, number, *about))
+
+    async def note_moved(self, moved: Iterable[tuple[str, str, str]]) -> None:
+        """Seeds of a site redirect to another site's path."""
+        pipeline = self._client.pipeline(transaction=False)
+        for seeds_site, site, path in moved:
+            pipeline.hset(f"{self._base}moved:{seeds_site}", site + path, path)
+        await pipeline.execute()
+
+    async def moved(self, sites: Sequence[str]) -> list[tuple[str, str]]:
+        """Where seeds of these sites are known to redirect to: other sites, and paths of them."""
+        pipeline = self._client.pipeline(transaction=False)
+        keys = [f"{self._base}moved:{site}" for site in sites]
+        for key in keys:
+            pipeline.hgetall(key)
+        found = zip(keys, await pipeline.execute(), strict=True)
+        texts = ((_text(key, url), _text(key, path)) for key, some in found for url, path in some.items())
+        # Older versions kept one path of each site, under the site's name.
+        return [(url.removesuffix(path), path) for url, path in texts]
 
     async def note_rootless(self, sites: Sequence[str]) -> None:
         """The roots of these sites were never asked for: they began with other pages."""
@@ -663,10 +847,8 @@ class SiteQueue:
 
     async def plan_reopening(self, sites: Sequence[str]) -> None:
         """These sites have something to load again: once they are finished they are opened for it."""
-        pipeline = self._client.pipeline(transaction=False)
-        for site in sites:
-            pipeline.hincrby(f"{self._base}reopen", site, 1)
-        await pipeline.execute()
+        if sites:
+            await self._call("plan_reopening", *sites)
 
     async def order(self, site: str, order: Order, reason: str = "", *, record: bytes = b"") -> str | None:
         """What the operator wants of a site; its state before, None where it is not known.
@@ -703,19 +885,43 @@ class SiteQueue:
             for one in sites[start : start + DISCOVER_BATCH]:
                 letter = LETTERS[one.state]
                 parts += (one.site, letter.upper() if one.paused else letter, one.address or "-")
-                parts += (_progress(one.done, one.known, one.done_hash) if one.known else "",)
-                parts += ("" if one.budget is None else one.budget, one.why)
+                progress = _progress(one.done, one.known, one.done_hash, one.left_out)
+                parts += (progress if one.known else "",)
+                parts += ("" if one.budget is None else one.budget, one.why, int(one.linked), one.owed)
             new += await self._call("restore", *parts)
         return new
 
-    async def mend(self, record: SiteRecord, checkpoint: bytes, done: int, done_hash: int) -> bool:
+    async def mend(
+        self,
+        record: SiteRecord,
+        checkpoint: bytes,
+        done: int,
+        done_hash: int,
+        *,
+        known: int = 0,
+        owed: str = "",
+    ) -> bool:
         """Let a site go on from this checkpoint, without one from its root; a blocked site only gets the figures.
 
+        `known`: its URLs, where they are more than the record says. `owed`: as in `reopen`.
         False: nothing was changed, since an agent holds the site, or it is not what `record` says any more.
         """
         before = _progress_of(record)
-        after = _progress(done, record.known, done_hash) if record.known else ""
-        return bool(await self._call("mend", record.site, before, checkpoint, after))
+        # Of a walk from the root nothing is left out yet.
+        left_out = record.left_out if checkpoint or record.state == "blocked" else ""
+        known = max(known, record.known)
+        after = _progress(done, known, done_hash, left_out) if known else ""
+        return bool(await self._call("mend", record.site, before, checkpoint, after, owed))
+
+    async def owed(self) -> dict[str, str]:
+        """The sites of which the tables lost pages that are not found again yet, each with what `owing` reads."""
+        key = f"{self._base}owed"
+        fields = await self._client.hgetall(key)
+        return {_text(key, site): _text(key, text) for site, text in fields.items()}
+
+    async def settle(self, site: str, owed: str) -> bool:
+        """Nothing is owed of a site any more; False: by now it is something else."""
+        return bool(await self._call("settle", site, owed))
 
     async def widen_scope(self, roots: Iterable[str]) -> None:
         """What seeds add to the scope, for all agents; empty ones add nothing."""
@@ -811,20 +1017,18 @@ class SiteQueue:
         raise BrokenRecordError(key, _found(name, text), "whole numbers")
 
     async def tables_word(self) -> TablesWord | None:
-        """What coordinators last said of the tables; None: nothing since the queue is there, or since its reset."""
-        key, names = f"{self._base}tables", ("added", "lost", "at", "reset")
-        *values, reset = await self._client.hmget(key, names)
-        if reset is not None or None in values:
+        """What coordinators last counted; None: nothing since the queue is there, or since its reset."""
+        key, names = f"{self._base}tables", ("added", "lost", "at")
+        *values, reset, counted_with = await self._client.hmget(key, *names, "reset", "counted_with")
+        if None in values or (reset or b"0") != (counted_with or b"0"):
             return None
         return TablesWord(*map(_whole, itertools.repeat(key), names, values))
 
-    async def give_up_tables(self) -> None:
-        """Sites that the tables have now, and a queue that was reset does not know, are not missed."""
-        await self._client.hset(f"{self._base}tables", "reset", 1)
-
-    async def count_tables_again(self) -> None:
-        """What coordinators said of the tables holds no longer."""
-        await self._client.hdel(f"{self._base}tables", "lost")
+    async def count_tables_again(self, *, owes_all: bool = False) -> None:
+        """What coordinators counted holds no longer; `owes_all`: nor does what a reset gave up."""
+        await self._client.hdel(
+            f"{self._base}tables", "lost", *(["reset", "counted_with"] if owes_all else [])
+        )
 
     async def has_begun(self, *, again: bool) -> bool:
         """Whether pages of some site are done and are not fetched again; `again`: finished sites are crawled again.
@@ -917,6 +1121,11 @@ class SiteQueue:
             found += [_record(key, site, text) for site, text in fields.items()]
         return found
 
+    async def reasons(self, sites: Sequence[str]) -> list[str]:
+        """Why each of these sites is stopped, or rests; of an alias the site that it is under a second name."""
+        found = await self._client.hmget(f"{self._base}why", sites) if sites else []
+        return [(why or b"").decode(errors="replace") for why in found]
+
     async def details(self, site: str) -> dict[str, Any]:
         """What else is known of a site: reason, budget, due times (ms) by work, journal entries, paths given.
 
@@ -928,11 +1137,14 @@ class SiteQueue:
         pipeline.llen(f"{self._base}checkpoint:{site}")
         pipeline.llen(f"{self._base}paths:{site}")
         pipeline.llen(f"{self._base}offered:{site}")
+        pipeline.hget(f"{self._base}suspected", site)
         for work in WORKS:
             pipeline.zscore(f"{self._base}wake:{work}", site)
-        why, budget, entries, paths, offered, *due = await pipeline.execute()
+        why, budget, entries, paths, offered, likeness, *due = await pipeline.execute()
+        known = _likeness(f"{self._base}suspected", site, likeness) if likeness else None
         return {
             "why": (why or b"").decode(errors="replace"),
+            **({LIKENESS[known[0]]: known[1]} if known else {}),
             "budget": self._pages_of(site, budget),
             "journal_entries": entries,
             "paths_given": paths,
@@ -1004,16 +1216,21 @@ class SiteQueue:
                 lengths[_shown(key)] = int(await measure(key))
         return lengths
 
-    async def reset(self) -> int:
-        """Remove every key of this crawl, the results stream included; how many."""
+    async def reset(self, *, gives_up: bool = False) -> int:
+        """Remove every key of this crawl, the results stream included; how many.
+
+        `gives_up`: sites that the tables have, and an empty queue does not know, are not missed from now on.
+        """
         removed = 0
         batch: list[bytes] = []
+        last = {f"{self._base}{name}".encode() for name in ("count", "tables")}
         async for key in self._client.scan_iter(match=f"{self._base}*", count=10_000):
-            batch.append(key)
+            batch += [key] if key not in last else []
             if len(batch) >= 1000:
                 removed += await self._client.unlink(*batch)
                 batch = []
-        return removed + (await self._client.unlink(*batch) if batch else 0)
+        removed += await self._client.unlink(*batch) if batch else 0
+        return removed + int(await self._call("empty", int(gives_up)))
 
     def _pages_of(self, site: str, budget: bytes | None) -> int | None:
         return None if budget is None else _whole(f"{self._base}budget", site, budget)
@@ -1038,7 +1255,12 @@ class SiteQueue:
         if word == "BROKEN":
             key, site, *_ = about.split(" ")
             return BrokenRecordError(key, _found(site, await self._client.hget(key, site) or b""))
-        kinds = {"GONE": SessionGoneError, "STALE": StaleLeaseError, "LOST": LockLostError}
+        kinds = {
+            "GONE": SessionGoneError,
+            "OLDER": QueueOlderError,
+            "STALE": StaleLeaseError,
+            "LOST": LockLostError,
+        }
         return kinds[word](about) if word in kinds else error
 
 
@@ -1059,17 +1281,51 @@ def _record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteRecor
     """The record of a site as the script writes it; BrokenRecordError for anything else."""
     try:
         letter, address, *rest = _text(key, text).split(" ")
-        done, known, done_hash = _read_progress(rest.pop(0)) if rest and "/" in rest[0] else (0, 0, None)
+        progress = _read_progress(rest.pop(0)) if rest and "/" in rest[0] else Progress()
         token, agent, work = rest or ("", "", "")
         state, paused = STATES[letter.lower()], letter.isupper()
+        linked, address = address.endswith("*"), address.removesuffix("*")
         place = None if address == "-" else address
-        return SiteRecord(_text(key, site), state, paused, place, token, agent, work, known, done, done_hash)
+        record = SiteRecord(_text(key, site), state, paused, place, token, agent, work, *progress)
+        return record._replace(linked=True) if linked else record
     except (ValueError, KeyError):
         raise BrokenRecordError(key, _found(site, text)) from None
 
 
-def _progress(done: int, known: int, done_hash: int) -> str:
-    return f"{done}/{known}/{done_hash:x}"
+def root_marks(site: str, address: str, sha256: str, robots: str) -> str:
+    """What an alias has in common with its site, one a line: address, port, robots.txt and root page.
+
+    Another port is another server, but for http and https of one name on their own ports.
+    """
+    scheme, _, place = site.partition("://")
+    port = place.rpartition("]")[2].partition(":")[2]
+    pages = f"{robots} {sha256[:16]}"
+    if port:
+        return f"{address} {port} {pages}"
+    return f"{address} {443 if scheme == 'https' else 80} {pages}\n{address} //{place} {pages}"
+
+
+def _likeness(key: str, site: str, text: bytes) -> tuple[Likeness, str, int]:
+    """What is known of a site that may be an alias, the other site, and since when (ms) pages count."""
+    try:
+        state, first, since, _, _ = _text(key, text).split(" ")
+        kinds: dict[str, Likeness] = {kind: kind for kind in LIKENESS}
+        return kinds[state], first, int(since)
+    except (ValueError, KeyError):
+        raise BrokenRecordError(key, _found(site, text), "what is known of aliases") from None
+
+
+class Progress(NamedTuple):
+    """How far a site is, as its record has it."""
+
+    known: int = 0
+    done: int = 0
+    done_hash: int | None = None
+    left_out: str = ""
+
+
+def _progress(done: int, known: int, done_hash: int, left_out: str) -> str:
+    return f"{done}/{known}/{done_hash:x}{f'/{left_out}' if left_out else ''}"
 
 
 def _progress_of(record: SiteRecord) -> str:
@@ -1078,13 +1334,13 @@ def _progress_of(record: SiteRecord) -> str:
         return ""
     if record.done_hash is None:
         return f"{record.done}/{record.known}"
-    return _progress(record.done, record.known, record.done_hash)
+    return _progress(record.done, record.known, record.done_hash, record.left_out)
 
 
-def _read_progress(text: str) -> tuple[int, int, int | None]:
-    """URLs that are done, known ones, and the hash of those that are done."""
-    done, known, *done_hash = text.split("/")
-    return int(done), int(known), int(done_hash[0], 16) if done_hash else None
+def _read_progress(text: str) -> Progress:
+    """`done/known`, in later versions `/hash` behind it, and `/left out` where something is."""
+    done, known, *more = text.split("/")
+    return Progress(int(known), int(done), int(more[0], 16) if more else None, more[1] if more[1:] else "")
 
 
 def _whole(key: str, field: str, text: bytes) -> int:
@@ -1119,8 +1375,7 @@ def _about(key: str, text: bytes) -> About:
 
 def _holding(key: str, site: bytes, agent: str, text: bytes) -> Holding:
     try:
-        done, known, done_hash = _read_progress(_text(key, text).rpartition(" ")[2])
-        return Holding(_text(key, site), agent, known, done, done_hash)
+        return Holding(_text(key, site), agent, *_read_progress(_text(key, text).rpartition(" ")[2]))
     except ValueError:
         raise BrokenRecordError(key, _found(site, text), "an agent's sites") from None
 

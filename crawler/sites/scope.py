@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from crawler.options import OptionError
-from crawler.sites.canonical import host_of
+from crawler.sites.url import host_of
 
 if TYPE_CHECKING:
     from crawler.options import Options
@@ -59,15 +59,23 @@ class Scope:
         return self.kind == "host" and any(name in self._roots for name in _above(host_of(site)))
 
     def pages_of(self, site: str, paths: list[str]) -> list[str]:
-        """Those of a site's canonical paths that the patterns let be fetched."""
+        """Those of a site's paths, as written, that the patterns let be fetched."""
         if not self._include and not self._exclude:
             return paths
         return [path for path in paths if self.has_page(site + path)]
 
     def has_page(self, url: str) -> bool:
-        """Whether the patterns let this canonical URL be fetched."""
+        """Whether the patterns let this URL be fetched, in the spelling in which it would be asked for."""
         if self._include and not any(pattern.search(url) for pattern in self._include):
             return False
+        return self.has_sitemap(url)
+
+    def sitemaps_of(self, site: str, paths: list[str]) -> list[str]:
+        """Those of a site's sitemaps that the patterns let be fetched."""
+        return [path for path in paths if self.has_sitemap(site + path)]
+
+    def has_sitemap(self, url: str) -> bool:
+        """Whether the patterns let this sitemap be fetched: those of SCOPE_INCLUDE say what pages are expected."""
         return not any(pattern.search(url) for pattern in self._exclude)
 
 
@@ -79,6 +87,16 @@ def _patterns(setting: str, text: str) -> list[re.Pattern[str]]:
         except re.error as error:
             raise OptionError(f"{setting} holds {line!r}; wanted a regular expression: {error}") from None
     return patterns
+
+
+def differs_in_scheme(one: str, other: str) -> bool:
+    """Whether two sites are one but for http and https, or one."""
+    return one.partition("://")[2] == other.partition("://")[2]
+
+
+def is_variant(one: str, other: str) -> bool:
+    """Whether two sites differ in no more than scheme, port and `www.`: the same pages, most likely."""
+    return host_of(one).removeprefix("www.") == host_of(other).removeprefix("www.")
 
 
 def _above(host: str) -> list[str]:

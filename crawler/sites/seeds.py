@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from crawler.sites.canonical import UrlError, host_of, split
 from crawler.sites.scope import has_public_suffix
+from crawler.sites.url import UrlError, host_of, resolve
 
 _BARE_HOST = re.compile(r"[^\s/:@?#]+\.[^\s/:@?#.]+(:\d+)?(/\S*)?")
 LOOPBACK = re.compile(r"(localhost|.*\.localhost|127\.\d+\.\d+\.\d+|::1)")
@@ -24,7 +24,7 @@ class Seed(NamedTuple):
     """A page to begin with."""
 
     site: str
-    path: str
+    path: str  # as written
 
 
 class BadSeed(NamedTuple):
@@ -78,7 +78,7 @@ def parse(text: str, line: int = 0) -> Seed | BadSeed:
     if re.search(r"\s", url):
         return BadSeed(line, text[:200], "a URL has no spaces")
     try:
-        return Seed(*split(url))
+        return Seed(*resolve(url))
     except UrlError as error:
         return BadSeed(line, text[:200], str(error))
 

@@ -4,6 +4,8 @@ The queue counts the URLs of a site whose turn has ended and adds up their hashe
 a row for each page. Pages that are on their way, in the results stream or among the dead letters, count as stored. The
 server is read first and the tables last, so a page that a coordinator stores in between is found once.
 
+What the tables lost of a site is owed until it is found again (`crawler.store.owing`), however many walks ended since.
+
 A finished site's pages are the newest rows of the site, as many as the queue counts: older ones are of earlier walks
 (`--again`). An unfinished site has a checkpoint, which names every page: what is missing of it is known by its path.
 """
@@ -14,79 +16,105 @@ import asyncio
 import json
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import closing
-from heapq import merge
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import case, func, literal_column, select
+import msgspec
+from sqlalchemy import select
 
 from crawler.agent.frontier import CheckpointError, Frontier
+from crawler.left_out import from_text
 from crawler.records import (
     SET_HASHES,
     Page,
     Record,
     RecordError,
     SiteEnded,
+    SiteOpened,
     SiteOrder,
     decode,
     hash64,
     set_hash,
 )
 from crawler.sites import connection
-from crawler.sites.queue import SiteQueue, read_entry
-from crawler.store.comparing import lost_ids
-from crawler.store.database import check_version, open_database, transaction
+from crawler.sites.queue import SiteQueue, SiteRecord, read_entry
+from crawler.store import owing
+from crawler.store.comparing import given_up, reset_ms, unknown_to_all
+from crawler.store.database import check_version, open_database
 from crawler.store.joining import joined
-from crawler.store.reading import by_key
+from crawler.store.owing import Owed
+from crawler.store.page_counts import (
+    ON_THE_WAY,
+    FoundPages,
+    SiteRows,
+    Tables,
+    UnstoredPage,
+    count,
+    hashes_of,
+    named_pages,
+)
+from crawler.store.reading import by_key, counts_of
 from crawler.store.stream import results_key
-from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, pages, sites
+from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
+from crawler.store.tables import UNFINISHED as STILL_OPEN
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.sites.queue import SiteRecord
+    from crawler.sites.queue import Holding
 
 # Entries of the results stream, and checkpoints, that are read at a time.
 READ_AT_A_TIME = 1000
-# Rows that a database hands over at a time.
-_PIECEMEAL: dict[str, Any] = {"yield_per": 10_000}
 UNKNOWN = "the queue does not know it"
 # Sites named in a message.
 NAMED = 10
-# Places of pages that have no row.
-ON_THE_WAY = ("in_stream", "refused")
 UNFINISHED = ("waiting", "suspended", "later")
 
-# A page's place in the tables: how its last turn ended, or that it was given up.
-PLACE = case((pages.c.state == "dead", "dead"), else_=pages.c.outcome).label("place")
-# When its site's walk loaded it.
-_WALKED_AT = func.coalesce(pages.c.walked_at, pages.c.fetched_at).label("at")
-# Sums of a hash's halves: SQLite's sum() of whole hashes would overflow.
-_LOW = func.sum(pages.c.url_hash.bitwise_and(0xFFFFFFFF)).label("low")
-_HIGH = func.sum(pages.c.url_hash.bitwise_rshift(literal_column("32"))).label("high")
+
+class Records:
+    """The records of all sites, in the order of their ids; packed, since objects of a million take two gigabytes."""
+
+    def __init__(self, packed: list[bytes], held: Iterable[Holding]) -> None:
+        self._held = {one.site: one for one in held if one.known}
+        self._packed = packed
+        self._packed.sort()
+
+    def __iter__(self) -> Iterator[SiteRecord]:
+        """Each with what its holder delivered last."""
+        for packed in self._packed:
+            record = SiteRecord(*_decoder.decode(packed[_KEY_BYTES:]))
+            held = self._held.get(record.site)
+            if held is not None and record.work == "site":
+                record = record._replace(
+                    known=held.known, done=held.done, done_hash=held.done_hash, left_out=held.left_out
+                )
+            yield record
 
 
-class Coming(NamedTuple):
-    """A page that the tables may not have yet."""
-
-    at: int  # when it was loaded, in ms on the agent's clock
-    place: str  # in_stream, or refused for one among the dead letters
+_KEY_BYTES = 8
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
 
 
-class Seen(NamedTuple):
+def _pack(record: SiteRecord) -> bytes:
+    """A site's record; in the order of bytes sites are in the order of their ids, which are signed."""
+    return (hash64(record.site) + 2**63).to_bytes(_KEY_BYTES) + _encoder.encode(record)
+
+
+class ServerState(NamedTuple):
     """What the server holds."""
 
-    records: dict[str, SiteRecord]  # by site, with what its holder delivered last
-    coming: dict[int, dict[int, Coming]]  # by site id and URL hash
+    records: Iterable[SiteRecord]  # in the order of their ids
+    coming: dict[int, dict[int, UnstoredPage]]  # by site id and URL hash
     ended: dict[str, SiteEnded]  # the last of each site in the stream
     ordered: set[str]  # sites of which the stream has an order
     working: bool  # agents are alive
+    owed: Mapping[str, str] = {}  # what the tables lost of sites (crawler.store.owing)
 
 
-class Owed(NamedTuple):
+class ExpectedUrls(NamedTuple):
     """The URLs of a site by the queue, or by its row where the queue does not know it."""
 
     accepted: int
@@ -95,6 +123,7 @@ class Owed(NamedTuple):
     given_up: int
     done: int  # pages that the tables must hold
     done_hash: int | None  # records.set_hash of them; None: not known
+    left_out: Mapping[str, int] = {}  # URLs that bounds leave out, by reason; with those over budget
 
 
 class Account(NamedTuple):
@@ -103,12 +132,14 @@ class Account(NamedTuple):
     site: str
     record: SiteRecord | None  # None: the queue does not know the site
     row: Any  # of table `sites`; None: it has none
-    owed: Owed
+    owed: ExpectedUrls
     places: Counter[str]  # where the pages of its walk are
     hash: int  # records.set_hash of these
     earlier: int  # rows of earlier walks
     missing: tuple[str, ...]  # paths that are known to be missing: of an unfinished site alone
     wrong: str  # where queue and tables differ, in words; empty: they agree
+    rows: SiteRows = SiteRows(Counter(), 0)  # all that the tables have of it
+    lost: Owed | None = None  # what the tables lost of it, and is not found again
 
     @property
     def pages_differ(self) -> bool:
@@ -119,15 +150,12 @@ class Account(NamedTuple):
 # --- What the server holds --------------------------------------------------------------------------------
 
 
-async def look(queue: SiteQueue, client: Any, prefix: str) -> Seen:
+async def read_server(queue: SiteQueue, client: Any, prefix: str) -> ServerState:
     """Read the server. redis-py's annotations fit no reply of XRANGE, so `client` has no type."""
     working = any(agent["expires_ms"] > 0 for agent in await queue.agents())
-    records = {record.site: record async for record in queue.records()}
-    for held in await queue.holdings():
-        record = records.get(held.site)
-        if record is not None and held.known and record.work == "site":
-            records[held.site] = record._replace(known=held.known, done=held.done, done_hash=held.done_hash)
-    seen = Seen(records, {}, {}, set(), working)
+    found = [_pack(record) async for record in queue.records()]
+    held = Records(found, await queue.holdings())
+    seen = ServerState(held, {}, {}, set(), working, await queue.owed())
     last = "-"
     while entries := await client.xrange(results_key(prefix), last, count=READ_AT_A_TIME):
         for _, fields in entries:
@@ -136,9 +164,11 @@ async def look(queue: SiteQueue, client: Any, prefix: str) -> Seen:
     return seen
 
 
-def _take_in(seen: Seen, record: Record | None) -> None:
+def _take_in(seen: ServerState, record: Record | None) -> None:
     if isinstance(record, SiteEnded):
         seen.ended[record.site] = record
+    elif isinstance(record, SiteOpened):
+        seen.ended.pop(record.site, None)
     elif isinstance(record, SiteOrder):
         seen.ordered.add(record.site)
     elif isinstance(record, Page):
@@ -152,17 +182,17 @@ def _record(fields: dict[bytes, bytes]) -> Record | None:
         return None
 
 
-def _note(coming: dict[int, dict[int, Coming]], page: Page, place: str) -> None:
+def _note(coming: dict[int, dict[int, UnstoredPage]], page: Page, place: str) -> None:
     """A page that a walk has loaded. One that was made again from the archive, or loaded by recheck, has its row."""
     if page.extracted_at or page.work != "site":
         return
     of_site, number = coming.setdefault(hash64(page.site), {}), hash64(page.url)
     before = of_site.get(number)
     if before is None or before.at < page.fetched_at:
-        of_site[number] = Coming(page.fetched_at, place)
+        of_site[number] = UnstoredPage(page.fetched_at, place)
 
 
-def _note_refused(engine: Engine, coming: dict[int, dict[int, Coming]]) -> None:
+def _note_refused(engine: Engine, coming: dict[int, dict[int, UnstoredPage]]) -> None:
     """The pages among the dead letters."""
     for rows in by_key(engine, select(dead_letters.c.id, dead_letters.c.fields), dead_letters.c.id):
         for row in rows:
@@ -175,15 +205,17 @@ def _bytes_of(value: str | dict[str, str]) -> bytes:
     return value.encode() if isinstance(value, str) else b64decode(value["base64"])
 
 
-async def by_frontiers(queue: SiteQueue, names: Iterable[str], options: Options) -> dict[str, Owed]:
+async def by_frontiers(queue: SiteQueue, names: Iterable[str], options: Options) -> dict[str, ExpectedUrls]:
     """What is owed of unfinished sites, by the frontiers that their next agents would have."""
-    found: dict[str, Owed] = {}
+    found: dict[str, ExpectedUrls] = {}
     left = list(names)
     while left:
         some, left = left[:READ_AT_A_TIME], left[READ_AT_A_TIME:]
         frontiers = await asyncio.gather(*(frontier_of(queue, site, options) for site in some))
         found |= {
-            site: Owed(len(one), one.over_budget, one.pending, 0, one.published, one.done_hash)
+            site: ExpectedUrls(
+                len(one), one.over_budget, one.pending, 0, one.published, one.done_hash, one.left_out
+            )
             for site, one in zip(some, frontiers, strict=True)
         }
     return found
@@ -205,114 +237,6 @@ async def frontier_of(queue: SiteQueue, site: str, options: Options) -> Frontier
     return frontier
 
 
-# --- What the tables hold ---------------------------------------------------------------------------------
-
-
-class _Rows(NamedTuple):
-    """The rows of `pages` of one site."""
-
-    places: Counter[str]
-    hash: int
-
-
-class Walked(NamedTuple):
-    """The pages of a site's walk that are somewhere, and which of the named ones are not."""
-
-    places: Counter[str]
-    rows: int  # of these, in the tables
-    hash: int
-    missing: set[int]
-
-
-class Tables(NamedTuple):
-    """The rows of `pages`, counted by site."""
-
-    engine: Engine
-    counted: dict[int, _Rows]  # by site id
-
-    def of(self, site: str) -> _Rows:
-        """All rows of a site."""
-        return self.counted.get(hash64(site)) or _Rows(Counter(), 0)
-
-    def walked(self, site: str, many: int, coming: Mapping[int, Coming] | None = None) -> Walked:
-        """The newest pages of a site, so many; without a look at single rows where it has no more."""
-        there = self.of(site)
-        if not many:
-            return Walked(Counter(), 0, 0, set())
-        if coming or there.places.total() > many:
-            return _newest(self.engine, hash64(site), coming or {}, many)
-        return Walked(there.places, there.places.total(), there.hash, set())
-
-
-def count(engine: Engine, *, by_place: bool = False, site: str = "") -> Tables:
-    """Count all rows, or those of one site. Without places this reads an index alone, a twentieth of the table."""
-    return Tables(engine, _count(engine, site, by_place=by_place))
-
-
-def _count(engine: Engine, site: str, *, by_place: bool) -> dict[int, _Rows]:
-    # In one pass: PostgreSQL without statistics reads the whole table for each stretch of it.
-    place = PLACE if by_place else literal_column("''").label("place")
-    # Places stand in the rows alone. By `+ 0` SQLite reads these in their own order, and not in that of an index.
-    number = (pages.c.site_id + literal_column("0") if by_place else pages.c.site_id).label("number")
-    asked = select(number, place, func.count().label("many"), _LOW, _HIGH)
-    asked = asked.group_by(number, place) if by_place else asked.group_by(number)
-    if site:
-        asked = asked.where(pages.c.site_id == hash64(site))
-    found: dict[int, _Rows] = {}
-    with transaction(engine) as db, closing(db.execute(asked.execution_options(**_PIECEMEAL))) as rows:
-        for row in rows:
-            before = found.get(row.number) or _Rows(Counter(), 0)
-            before.places[row.place] += row.many
-            halves = int(row.low) + (int(row.high) << 32)
-            found[row.number] = before._replace(hash=(before.hash + halves) % SET_HASHES)
-    return found
-
-
-def _rows_of(engine: Engine, site_id: int) -> Generator[tuple[int, int, str]]:
-    """Time, URL hash and place of each page of a site, the newest first."""
-    asked = select(_WALKED_AT, pages.c.url_hash, PLACE).where(pages.c.site_id == site_id)
-    ordered = asked.order_by(_WALKED_AT.desc(), pages.c.url_hash)
-    with transaction(engine) as db, closing(db.execute(ordered.execution_options(**_PIECEMEAL))) as rows:
-        for row in rows:
-            yield row.at, row.url_hash, row.place
-
-
-def _named(engine: Engine, site_id: int, coming: Mapping[int, Coming], named: set[int]) -> Walked:
-    """Of the pages with these hashes."""
-    places: Counter[str] = Counter()
-    missing, rows = set(named), 0
-    for at, number, place in _rows_of(engine, site_id):
-        newer = coming.get(number)
-        if number in missing and not (newer and newer.at > at):
-            missing.discard(number)
-            places[place] += 1
-            rows += 1
-    for number in missing & coming.keys():
-        missing.discard(number)
-        places[coming[number].place] += 1
-    return Walked(places, rows, set_hash(named - missing), missing)
-
-
-def _newest(engine: Engine, site_id: int, coming: Mapping[int, Coming], many: int) -> Walked:
-    """Of the newest pages, so many."""
-    places: Counter[str] = Counter()
-    rows, found = 0, 0
-    waiting = set(coming)  # not met yet, as a row or by itself
-    on_the_way = sorted(((one.at, number, one.place) for number, one in coming.items()), reverse=True)
-    # Of equal times the row comes first: then the page is stored already.
-    with closing(_rows_of(engine, site_id)) as there:
-        for _, number, place in merge(there, on_the_way, key=lambda one: -one[0]):
-            if places.total() == many:
-                break
-            if number in coming and number not in waiting:
-                continue
-            waiting.discard(number)
-            places[place] += 1
-            rows += place not in ON_THE_WAY
-            found += number
-    return Walked(places, rows, found % SET_HASHES, set())
-
-
 # --- The comparison ---------------------------------------------------------------------------------------
 
 
@@ -331,7 +255,7 @@ async def _differences(settings: BaseSettings, options: Options) -> dict[str, st
     engine = open_database(options.database)
     try:
         queue = SiteQueue(client, options)
-        seen = await look(queue, client, options.key_prefix)
+        seen = await read_server(queue, client, options.key_prefix)
         if check_version(engine) is None:
             return {}
         found = await compare(queue, engine, seen, settings, options)
@@ -362,135 +286,234 @@ def in_words(wrong: Mapping[str, str]) -> str:
 async def compare(
     queue: SiteQueue,
     engine: Engine,
-    seen: Seen,
+    seen: ServerState,
     settings: BaseSettings,
     options: Options,
     *,
     whole: bool = False,
 ) -> list[Account]:
     """The accounts of the sites where queue and tables differ; `whole`: of all sites, with what is still to fetch."""
-    frontiers: dict[str, Owed] = {}
-    if whole:
-        unfinished = [site for site, record in seen.records.items() if record.state in UNFINISHED]
-        frontiers = await by_frontiers(queue, unfinished, options)
     _note_refused(engine, seen.coming)
-    tables, rows = count(engine, by_place=whole), _site_rows(engine)
-    accounts = [
-        await _account(queue, tables, seen, options, record, rows.get(site), frontiers.get(site))
-        for site, record in seen.records.items()
-    ]
-    unqueued = [_unqueued(tables, seen, row) for site, row in rows.items() if site not in seen.records]
-    if any(one.wrong == UNKNOWN for one in unqueued):
-        lost = _lost_ids(engine, settings, options)
-        unqueued = [
-            one._replace(wrong="") if one.wrong == UNKNOWN and hash64(one.site) not in lost else one
-            for one in unqueued
+    comparison = _Comparison(queue, count(engine, by_place=whole), seen, settings, options, whole=whole)
+    sides = _side_by_side(iter(seen.records), _site_rows(engine))
+    found: list[Account] = []
+    while batch := list(islice(sides, READ_AT_A_TIME)):
+        found += await comparison.accounts(batch)
+    return sorted(found, key=lambda one: one.site)
+
+
+def _side_by_side(
+    records: Iterator[SiteRecord], rows: Iterator[Any]
+) -> Iterator[tuple[SiteRecord | None, Any]]:
+    """Each site's record and row, of which one may be None; both come in the order of the sites' ids."""
+    record, row = next(records, None), next(rows, None)
+    while record is not None or row is not None:
+        number = None if record is None else hash64(record.site)
+        if row is None or (number is not None and number < row.site_id):
+            yield record, None
+            record = next(records, None)
+        elif number is None or row.site_id < number:
+            yield None, row
+            row = next(rows, None)
+        else:
+            yield record, row
+            record, row = next(records, None), next(rows, None)
+
+
+class _Comparison:
+    """Queue and tables by some sites at a time: only what is asked for stays in memory."""
+
+    def __init__(
+        self,
+        queue: SiteQueue,
+        tables: Tables,
+        seen: ServerState,
+        settings: BaseSettings,
+        options: Options,
+        *,
+        whole: bool,
+    ) -> None:
+        self._queue = queue
+        self._tables = tables
+        self._seen = seen
+        self._settings = settings
+        self._options = options
+        self._whole = whole
+
+    async def accounts(self, sides: Sequence[tuple[SiteRecord | None, Any]]) -> list[Account]:
+        """Of these sites, or of those where the sides differ."""
+        frontiers: dict[str, ExpectedUrls] = {}
+        if self._whole:
+            unfinished = [record.site for record, _ in sides if record and record.state in UNFINISHED]
+            frontiers = await by_frontiers(self._queue, unfinished, self._options)
+        found = [await self._account(record, row, frontiers) for record, row in sides]
+        found = self._without_foreign([one for one in found if self._whole or one.wrong])
+        return [one for one in found if self._whole or one.wrong]
+
+    async def _account(
+        self, record: SiteRecord | None, row: Any, frontiers: Mapping[str, ExpectedUrls]
+    ) -> Account:
+        if record is None:
+            return _unqueued(self._tables, self._seen, row)
+        owed = frontiers.get(record.site)
+        return await _account(self._queue, self._tables, self._seen, self._options, record, row, owed)
+
+    def _without_foreign(self, accounts: list[Account]) -> list[Account]:
+        """Nothing is wrong with sites of other crawls, with those that a reset gave up, and those that came since."""
+        suspects = [one for one in accounts if one.record is None and one.wrong]
+        if not suspects:
+            return accounts
+        client = connection.connect_blocking(self._settings)
+        try:
+            prefix = self._options.key_prefix
+            reset = reset_ms(client, prefix)
+            lost = unknown_to_all(client, prefix, [one.site for one in suspects])
+        finally:
+            client.close()
+        lost -= {
+            one.site for one in suspects if one.wrong == UNKNOWN and given_up(one.row.found_entry, reset)
+        }
+        return [
+            one._replace(wrong="") if one.record is None and one.site not in lost else one for one in accounts
         ]
-    accounts += unqueued
-    return sorted((one for one in accounts if whole or one.wrong), key=lambda one: one.site)
-
-
-def _lost_ids(engine: Engine, settings: BaseSettings, options: Options) -> set[int]:
-    client = connection.connect_blocking(settings)
-    try:
-        return lost_ids(engine, client, options.key_prefix)
-    finally:
-        client.close()
 
 
 def of_tables(engine: Engine) -> list[Account]:
     """All accounts as the tables alone have them, where the server does not answer."""
-    seen = Seen({}, {}, {}, set(), working=False)
+    seen = ServerState((), {}, {}, set(), working=False)
     _note_refused(engine, seen.coming)
     tables = count(engine, by_place=True)
-    accounts = [_unqueued(tables, seen, row) for row in _site_rows(engine).values()]
+    accounts = [_unqueued(tables, seen, row) for row in _site_rows(engine)]
     return [one._replace(wrong="") if one.wrong == UNKNOWN else one for one in accounts]
 
 
-def lacks_pages(engine: Engine, record: SiteRecord) -> bool:
-    """Whether pages of a finished site are gone from the tables, which have all that was told of it."""
+def lost_pages(engine: Engine, record: SiteRecord, now_ms: int) -> Owed | None:
+    """What the tables lost of a finished site, all told of which they have; None: nothing."""
     owed, tables = _owed(record, None, None), count(engine, site=record.site)
     if not _pages_differ(owed, tables.walked(record.site, owed.done)):
-        return False
-    coming: dict[int, dict[int, Coming]] = {}
+        return None
+    coming: dict[int, dict[int, UnstoredPage]] = {}
     _note_refused(engine, coming)
     walked = tables.walked(record.site, owed.done, coming.get(hash64(record.site)))
-    return bool(_pages_differ(owed, walked))
+    if not _pages_differ(owed, walked):
+        return None
+    there = tables.of(record.site)
+    account = Account(record.site, record, None, owed, walked.places, walked.hash, 0, (), "", there)
+    return lost_of(account, now_ms)
 
 
-def _site_rows(engine: Engine) -> dict[str, Any]:
+def lost_of(account: Account, now_ms: int) -> Owed:
+    """What the tables must have again of a finished site: all its rows, and the pages of its last walk without one."""
+    owed, places, all_rows = account.owed, account.places, account.rows.places.total()
+    missing = owed.done - places.total()
+    if missing <= 0:  # rows of earlier walks took their places
+        return Owed(now_ms, owed.done, owed.done_hash)
+    if owed.done_hash is None or any(places[place] for place in ON_THE_WAY):
+        return Owed(now_ms, all_rows + missing, None, missing)
+    of_missing = (owed.done_hash - account.hash) % SET_HASHES
+    return Owed(
+        now_ms, all_rows + missing, (account.rows.hash + of_missing) % SET_HASHES, missing, of_missing
+    )
+
+
+def _site_rows(engine: Engine) -> Iterator[Any]:
     columns = (sites.c.site_id, sites.c.site, sites.c.state, sites.c.known, sites.c.over_budget)
     more = (sites.c.pending, sites.c.published, sites.c.alias_of, sites.c.stopped)
-    found = by_key(engine, select(*columns, *more), sites.c.site_id)
-    return {row.site: row for rows in found for row in rows}
+    left_out = (sites.c.left_out, sites.c.left_out_by)
+    return chain.from_iterable(
+        by_key(engine, select(*columns, *more, *left_out, sites.c.found_entry), sites.c.site_id)
+    )
 
 
-def _owed(record: SiteRecord, row: Any, ended: SiteEnded | None) -> Owed:
-    known, done = record.known, record.done
+def _owed(record: SiteRecord, row: Any, ended: SiteEnded | None) -> ExpectedUrls:
+    known, done, left_out = record.known, record.done, from_text(record.left_out)
     if record.state == "alias":
-        return by_row(row, ended) if row or ended else Owed(0, 0, 0, 0, 0, None)
+        return by_row(row, ended) if row or ended else ExpectedUrls(0, 0, 0, 0, 0, None)
     if record.state == "blocked":
         known = known or 1  # its root, which no agent has fetched
-        return Owed(known, 0, 0, known - done, done, record.done_hash)
+        return ExpectedUrls(known, 0, 0, known - done, done, record.done_hash, left_out)
     over_budget = known - done if record.state == "finished" else 0
-    return Owed(known, over_budget, known - done - over_budget, 0, done, record.done_hash)
+    pending = known - done - over_budget
+    return ExpectedUrls(known, over_budget, pending, 0, done, record.done_hash, left_out)
 
 
-def by_row(row: Any, ended: SiteEnded | None) -> Owed:
+def by_row(row: Any, ended: SiteEnded | None) -> ExpectedUrls:
     """What is owed of a site by its row in the tables, or by its last record in the stream, which is younger."""
     if ended is not None:
         known, over, pending, done = ended.known, ended.over_budget, ended.pending, ended.published
-        left = bool(ended.alias_of)
+        left, left_out = bool(ended.alias_of), ended.left_out
     else:
         known, over, pending, done = row.known, row.over_budget, row.pending or 0, row.published
-        left = bool(row.alias_of)
+        left, left_out = bool(row.alias_of), counts_of(row)
     if ended is None and row.state == QUEUED:
         known = pending = 1  # its root, which no agent has fetched
     if row is not None:
         left = left or row.stopped == BLOCKED or (row.state == FINISHED and pending > 0)
-    return Owed(known, over, 0 if left else pending, pending if left else 0, done, None)
+    return ExpectedUrls(known, over, 0 if left else pending, pending if left else 0, done, None, left_out)
 
 
 async def _account(
     queue: SiteQueue,
     tables: Tables,
-    seen: Seen,
+    seen: ServerState,
     options: Options,
     record: SiteRecord,
     row: Any,
-    owed: Owed | None,
+    owed: ExpectedUrls | None,
 ) -> Account:
     site, number = record.site, hash64(record.site)
     owed = owed or _owed(record, row, seen.ended.get(site))
     there, coming = tables.of(site), seen.coming.get(number, {})
     missing: tuple[str, ...] = ()
     if not coming and there.places.total() == owed.done and owed.done_hash in (None, there.hash):
-        walked = Walked(there.places, owed.done, there.hash, set())
+        walked = FoundPages(there.places, owed.done, there.hash, set())
     elif record.state in UNFINISHED and owed.done:
         frontier = await frontier_of(queue, site, options)
         named = {hash64(site + path): path for path in frontier.done()}
-        walked = _named(tables.engine, number, coming, set(named))
+        walked = named_pages(tables.engine, number, coming, set(named))
         owed = owed._replace(done=len(named), done_hash=set_hash(named))
         missing = tuple(sorted(named[one] for one in walked.missing))
     else:
         walked = tables.walked(site, owed.done, coming)
     wrong = _pages_differ(owed, walked) or _row_differs(record, row, seen)
     earlier = there.places.total() - walked.rows
-    return Account(site, record, row, owed, walked.places, walked.hash, earlier, missing, wrong)
+    account = Account(site, record, row, owed, walked.places, walked.hash, earlier, missing, wrong, there)
+    return await _with_lost(queue, tables, account, seen) if site in seen.owed else account
 
 
-def _unqueued(tables: Tables, seen: Seen, row: Any) -> Account:
+async def _with_lost(queue: SiteQueue, tables: Tables, account: Account, seen: ServerState) -> Account:
+    """The account of a site of which the tables lost pages. Once all are found again nothing is owed any more."""
+    site, record, text = account.site, account.record, seen.owed[account.site]
+    lost = owing.read(text)
+    if lost is None or record is None or record.state != "finished":
+        return account
+    there = hashes_of(tables.engine, hash64(site)) | seen.coming.get(hash64(site), {}).keys()
+    words = owing.what_is_missing(lost, there, account.owed.over_budget)
+    if words:
+        return account._replace(lost=lost, wrong=account.wrong or words)
+    if not account.wrong:
+        await queue.settle(site, text)
+    return account
+
+
+def _unqueued(tables: Tables, seen: ServerState, row: Any) -> Account:
     """A site that the tables have and the queue does not: that is in order where it has nothing left to fetch."""
     site, owed = row.site, by_row(row, seen.ended.get(row.site))
     walked = tables.walked(site, owed.done, seen.coming.get(hash64(site)))
     wrong = _pages_differ(owed, walked)
-    if not wrong and owed.pending and site not in seen.ordered:
+    if not wrong and (owed.pending or _is_open(row, seen)) and site not in seen.ordered:
         wrong = UNKNOWN
     earlier = tables.of(site).places.total() - walked.rows
     return Account(site, None, row, owed, walked.places, walked.hash, earlier, (), wrong)
 
 
-def _pages_differ(owed: Owed, walked: Walked) -> str:
+def _is_open(row: Any, seen: ServerState) -> bool:
+    """Whether a site that was finished is gone on with, by its row."""
+    left = bool(row.alias_of) or row.stopped == BLOCKED or row.site in seen.ended
+    return row.state == STILL_OPEN and not left
+
+
+def _pages_differ(owed: ExpectedUrls, walked: FoundPages) -> str:
     lost = owed.done - walked.places.total()
     if lost:
         return f"{lost:,} of its {owed.done:,} pages are not in the tables"
@@ -499,12 +522,18 @@ def _pages_differ(owed: Owed, walked: Walked) -> str:
     return ""
 
 
-def _row_differs(record: SiteRecord, row: Any, seen: Seen) -> str:
+def _row_differs(record: SiteRecord, row: Any, seen: ServerState) -> str:
     if record.state in ("finished", "alias") and record.site not in seen.ended:
         if row is None:
             return "table sites does not have it"
         if row.state != FINISHED:
             return f"table sites has it as {row.state}"
+        if (
+            record.state == "finished"
+            and row.left_out is not None
+            and counts_of(row) != from_text(record.left_out)
+        ):
+            return f"table sites has {row.left_out:,} URLs of it as left out, the queue {record.left_out or 'none'}"
     if row is None and (record.paused or record.state == "blocked") and record.site not in seen.ordered:
         return "table sites does not have it"
     return ""

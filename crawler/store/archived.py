@@ -24,7 +24,7 @@ RANGE = 1000
 class ArchivedPage(NamedTuple):
     """What a row says of its capture."""
 
-    url: str
+    url: str  # that was asked for
     sha256: str
     file: str
     offset: int
@@ -54,7 +54,7 @@ def archived_pages(engine: Engine) -> Iterator[ArchivedPage]:
 _range = (
     select(
         pages.c.id,
-        pages.c.url,
+        func.coalesce(pages.c.asked_as, pages.c.url).label("asked_as"),
         pages.c.sha256,
         pages.c.warc_file,
         pages.c.warc_offset,

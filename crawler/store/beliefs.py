@@ -121,6 +121,7 @@ _COLUMNS = (
     *(
         pages.c.url_hash,
         pages.c.url,
+        pages.c.asked_as,
         pages.c.state,
         pages.c.depth,
         pages.c.sha256,

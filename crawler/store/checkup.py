@@ -175,7 +175,7 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
     yield from _memory(info)
     if info.get("aof_enabled"):
         yield Finding("append-only", "good", "on")
-        yield _restart(restarts.look(client, options.key_prefix))
+        yield _restart(restarts.memory_of(client, options.key_prefix))
     else:
         yield Finding(
             "append-only", "bad", "off", "a restart of the server loses the queue (config set appendonly yes)"
@@ -235,7 +235,7 @@ def _queue(client: Any, options: Options, *, tables: bool) -> Iterator[Finding]:
         return  # the look at the database says why
     if lost:
         words = f"does not know {lost:,} unfinished sites of the tables"
-        yield Finding("queue", "bad", words, f"it was lost: {comparing.ADVICE}")
+        yield Finding("queue", "bad", words, f"it was lost: {connection.REBUILD}")
     elif engine is not None:
         yield Finding("queue", "good", "knows all unfinished sites of the tables")
 

@@ -116,6 +116,7 @@ class Coordinator:
             self._warn_of_restarts()
             self._hooks.start(self._engine)
             self._comparison.start(self._engine)
+            self._reopening.start(self._engine)
             reason = self._work(stop, leave)
         except _StoppedError:
             reason = "stopped while waiting; what is not stored stays in the stream"
@@ -138,7 +139,7 @@ class Coordinator:
 
     def _close(self) -> None:
         self._hooks.end()
-        self._reopening.close()
+        self._reopening.end()
         self._comparison.end()
         self._database.dispose()
         with suppress(redis.RedisError):
@@ -172,9 +173,9 @@ class Coordinator:
 
     def _tidy(self, *, busy: bool) -> None:
         assert self._log_keeper is not None
+        self._reopening.check()
         with suppress(DatabaseAway, redis.RedisError):  # said where it is waited for, if it lasts
             self._log_keeper.look()
-            self._reopening.look(self._database)
             self._thinning.step(self._database, busy=busy)
 
     def _gather(self, stop: threading.Event) -> list[Entry]:

@@ -54,6 +54,9 @@ KNOWN = (
     "0011",
     "0012",
     "0013",
+    "0014",
+    "0015",
+    "0016",
 )
 VERSION_TABLE = "lowtide_version"
 # As alembic makes it.

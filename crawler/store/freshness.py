@@ -17,7 +17,8 @@ from crawler.records import hash64
 from crawler.recrawl import Recrawl, value
 from crawler.recrawl import account as accounts
 from crawler.recrawl.packing import UnreadableError
-from crawler.sites.canonical import UrlError, split
+from crawler.sites.canonical import split
+from crawler.sites.url import UrlError
 from crawler.store.beliefs import Believed, believed, many
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.revisits import Revisits

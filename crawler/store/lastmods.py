@@ -1,8 +1,8 @@
 """What sitemaps say of pages in the tables: when each changed last, and when that was news to us.
 
 A later time than the last one told is a signal for recheck (crawler.recrawl.signals); so is the first, where the page
-was last heard of before it. The same record twice changes nothing. Pages that are not in the tables yet are left: they
-are about to be loaded. What a database refuses passes to the caller.
+was last heard of before it. The same record twice changes nothing. Pages that are not in the tables yet are left: each
+brings what its sitemap said with its own record (`Page.sitemap_lastmod`). What a database refuses passes to the caller.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class Left(NamedTuple):
 
     later: int  # sites that rest
     next_due_ms: int  # when the first of them may go on; 0: none rests
+    why: str  # it rests; empty: nothing is said
     records: int  # in the results stream
     coordinators: list[str]  # those that are alive, by name
 
@@ -68,4 +69,5 @@ async def _look(settings: BaseSettings, options: Options, alive: list[str]) -> L
         soonest = await queue.later(1) if depth.later else []
     finally:
         await client.aclose()
-    return Left(depth.later, soonest[0][1] if soonest else 0, depth.records, alive)
+    _, due_ms, why = soonest[0] if soonest else ("", 0, "")
+    return Left(depth.later, due_ms, why, depth.records, alive)

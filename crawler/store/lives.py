@@ -92,6 +92,12 @@ def _walked_at(new: Any, old: Any) -> Any:
     return case((new.walked_at.is_(None), _NONE), else_=func.coalesce(old.walked_at, old.fetched_at))
 
 
+def _sitemap_lastmod(new: Any, old: Any) -> Any:
+    """What was said before the load stays, if it is later."""
+    known = old.sitemap_lastmod
+    return case((or_(known.is_(None), known < new.sitemap_lastmod), new.sitemap_lastmod), else_=known)
+
+
 # What a load makes of a row that is there; each reads what those behind it are about to change.
 OF_A_LOAD: tuple[tuple[str, Rule], ...] = (
     ("last_changed", _last_changed),
@@ -100,6 +106,7 @@ OF_A_LOAD: tuple[tuple[str, Rule], ...] = (
     ("state", _state),
     ("last_checked", _last_checked),
     ("walked_at", _walked_at),
+    ("sitemap_lastmod", _sitemap_lastmod),
 )
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from sqlalchemy import delete, func, select
 
 from crawler.records import hash64
-from crawler.sites.canonical import host_of
 from crawler.sites.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, share_of_line, with_profiles
+from crawler.sites.url import host_of
 from crawler.sites.windows import Window
 from crawler.store.database import transaction
 from crawler.store.reading import by_key

@@ -81,11 +81,11 @@ class LocalServer:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LocalServer:
-        """Built by Scrapy."""
+        """Built by Scrapy; OptionError where a setting cannot be used, before anything is started."""
         if connection.is_named(crawler.settings):
             raise NotConfigured
         try:
-            return cls(crawler, our_options.read(crawler.settings))
+            return cls(crawler, our_options.read_checked(crawler.settings))
         except ServerError as error:
             print(f"lowtide: {error}", file=sys.stderr)
             raise SystemExit(UNUSABLE if isinstance(error, OtherCrawl) else 1) from None
@@ -367,7 +367,7 @@ _LOG = (
 
 
 def handed_on(settings: BaseSettings, options: Options, **more: Any) -> dict[str, str]:
-    """The environment of a coordinator or planner of this crawl: every setting as it holds here, whoever set it how.
+    """The environment of a coordinator or planner of this crawl: every setting with the value that it has here.
 
     A process that is started reads the project's settings again, but knows nothing of a script, a spider's
     custom_settings or an add-on.

@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from sqlalchemy import func, select
 
 from crawler import records
+from crawler.left_out import from_text, in_words, to_text
 from crawler.sites import connection
-from crawler.sites.canonical import UrlError, host_of, split
-from crawler.sites.queue import Order, Restored, SiteQueue, SiteRecord, State
-from crawler.store import agreement
+from crawler.sites.canonical import split
+from crawler.sites.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
+from crawler.sites.url import UrlError, host_of
+from crawler.store import page_counts
 from crawler.store.database import check_version, open_database, transaction
+from crawler.store.naming import Again, naming_pages, opened
+from crawler.store.owing import Owed
 from crawler.store.packing import PACKED, due_pages
-from crawler.store.reading import by_key
+from crawler.store.reading import by_key, counts_of
 from crawler.store.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
 from crawler.store.writing import forget
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from crawler.sites.scope import Scope
 
 # Where a site comes from that was named from outside (records.SiteFound).
-SEED = "seed"
+SEED, LINK = "seed", "link"
 # Sites read from the tables at a time.
 BATCH = 1000
 
@@ -69,12 +73,21 @@ async def list_sites(queue: SiteQueue, state: str, most: int) -> list[SiteRecord
     return sorted(found)[: most or None]
 
 
+async def aliases(queue: SiteQueue, listed: Sequence[SiteRecord]) -> dict[str, str]:
+    """Those of the sites that are left out as aliases, each with the site that it is."""
+    names = [record.site for record in listed if record.state == "alias"]
+    return dict(zip(names, await queue.reasons(names), strict=True))
+
+
 async def show_site(queue: SiteQueue, name: str, engine: Engine | None) -> dict[str, Any]:
     """All that is known of one site."""
     record = await known_site(queue, name)
     figures: dict[str, Any] = {**record._asdict(), **await queue.details(record.site)}
+    figures["left_out"] = in_words(from_text(record.left_out))
     if record.state == "alias":
+        figures = {name: value for name, value in figures.items() if name not in LIKENESS.values()}
         figures["alias_of"] = figures.pop("why")
+        figures["not_asked"] = record.known - record.done
     if engine is not None:
         figures |= _row(engine, record.site)
     return figures
@@ -131,8 +144,14 @@ class Rebuilt(TypedDict):
     known: int  # were in the queue already and stay as they are
 
 
-async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Options) -> Rebuilt:
-    """Put the tables' sites into a queue that lost them, with what the operator wanted of them.
+async def rebuild(
+    queue: SiteQueue,
+    engine: Engine,
+    scope: Scope,
+    options: Options,
+    only: Collection[str] | None = None,
+) -> Rebuilt:
+    """Put the tables' sites into a queue that lost them, with what the operator wanted of them; `only` these, if given.
 
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
     walked again, with every page that is known of it, each at its depth. What seeds added to the `scope` comes back
@@ -141,33 +160,42 @@ async def rebuild(queue: SiteQueue, engine: Engine, scope: Scope, options: Optio
     status.
     """
     counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0)
-    for batch in _stored_sites(engine, agreement.count(engine)):
+    now_ms = int(await queue.server_seconds() * 1000)
+    tables = page_counts.count(engine)
+    named = naming_pages(engine, dict.fromkeys(await _to_look_for(queue, engine, only), now_ms))
+    for batch in _stored_sites(engine, tables, only, now_ms):
         known = await queue.known([one.site for one, _ in batch])
-        fresh = [await _unfinished(queue, engine, one) for one, _ in batch if one.site not in known]
+        fresh = [
+            await _unfinished(queue, engine, one, named.pop(one.site, ()))
+            for one, _ in batch
+            if one.site not in known
+        ]
         await queue.restore(fresh)
+        await queue.tell(_openings(batch, fresh, now_ms))
         # Of the others too: a rebuild that died may have come no further with them.
         await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
-        seeds = [one.site for one, source in batch if source == SEED or source.startswith(records.MOVED)]
+        sources = [(row.source or "", one.site) for one, row in batch]
+        moved = [(source, site) for source, site in sources if source.startswith(records.MOVED)]
+        seeds = [site for source, site in sources if source == SEED] + [site for _, site in moved]
         await queue.widen_scope(chain.from_iterable(map(scope.roots_of, seeds)))
-        await queue.note_moved(
-            {
-                source.removeprefix(records.MOVED): one.site
-                for one, source in batch
-                if source.startswith(records.MOVED)
-            }
-        )
+        await queue.note_moved((source.removeprefix(records.MOVED), site, "/") for source, site in moved)
         await queue.note_rootless(_rootless(engine, fresh))
         _count(counts, fresh)
         counts["known"] += len(known)
+    again = Again(queue, engine, options)
+    for site, hashes in named.items():
+        await again.fetch(site, hashes)
     for dues in _status_dues(engine, options.status_interval_seconds):
-        await queue.fall_due("status", dues)
-    await queue.count_tables_again()
+        await queue.fall_due(
+            "status", {site: at for site, at in dues.items() if only is None or site in only}
+        )
+    await queue.count_tables_again(owes_all=only is None)
     return counts
 
 
 def _rootless(engine: Engine, restored: Sequence[Restored]) -> list[str]:
     """Those of the sites whose root was never asked for."""
-    roots = {one.site: {"/"} for one in restored if one.known}
+    roots = {one.site: {"/": 0} for one in restored if one.known}
     return [site for site, unknown in unknown_of(engine, roots).items() if unknown]
 
 
@@ -211,10 +239,17 @@ def _count(counts: Rebuilt, restored: list[Restored]) -> None:
         counts["paused"] += one.paused
 
 
-def _stored_sites(engine: Engine, tables: agreement.Tables) -> Iterator[list[tuple[Restored, str]]]:
-    """The tables' sites in batches, each with where it came from."""
+def _stored_sites(
+    engine: Engine, tables: page_counts.Tables, only: Collection[str] | None, now_ms: int
+) -> Iterator[list[tuple[Restored, Any]]]:
+    """The tables' sites in batches, each with its row."""
     for rows in by_key(engine, select(sites), sites.c.site_id, BATCH):
-        yield [(_restored(row, tables.walked(row.site, row.published)), row.source or "") for row in rows]
+        some = [row for row in rows if only is None or row.site in only]
+        if some:
+            yield [
+                (_restored(row, tables.walked(row.site, row.published), tables.of(row.site), now_ms), row)
+                for row in some
+            ]
 
 
 def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, int]]:
@@ -224,10 +259,14 @@ def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, 
         yield {row.site: row.health_at + int(interval_seconds * 1000) for row in rows}
 
 
-def _restored(row: Row[Any], walked: agreement.Walked) -> Restored:
+def _restored(
+    row: Row[Any], walked: page_counts.FoundPages, there: page_counts.SiteRows, now_ms: int
+) -> Restored:
     """A site as its row tells, with the pages of its last walk; blocked beats alias beats finished."""
     held = walked.places.total()
-    ended = row.state == FINISHED and (row.alias_of or held >= row.published)
+    # Older versions left out seeds too: those are crawled.
+    linked = row.source == LINK
+    ended = row.state == FINISHED and (linked if row.alias_of else held >= row.published)
     state: State = "waiting"
     if row.stopped == BLOCKED:
         state = "blocked"
@@ -237,19 +276,71 @@ def _restored(row: Row[Any], walked: agreement.Walked) -> Restored:
         row.site,
         state,
         paused=row.stopped == PAUSED,
-        known=0 if state == "alias" else row.known,
+        known=row.known,
         done=0 if state == "waiting" else held,
         done_hash=0 if state == "waiting" else walked.hash,
         budget=row.budget,
         why=(row.alias_of if state == "alias" else row.stopped_reason) or "",
+        left_out=to_text(counts_of(row)),
+        linked=linked,
+        owed=_owed(row, there, now_ms) if state == "waiting" else "",
     )
 
 
-async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored) -> Restored:
+def _owed(row: Row[Any], there: page_counts.SiteRows, now_ms: int) -> str:
+    """What must be found again of a site that is walked anew: as many pages as were published, or known."""
+    rows = max(row.published, row.known - row.over_budget)
+    missing = rows - there.places.total()
+    return Owed(now_ms, rows, None, missing).text if missing > 0 else ""
+
+
+async def _to_look_for(queue: SiteQueue, engine: Engine, only: Collection[str] | None) -> list[str]:
+    """The sites that the queue lost, and may have been offered pages that are in no table: other sites name these.
+
+    What was offered to a finished site was decided within seconds, and what is offered to a blocked one goes nowhere.
+    """
+    found: list[str] = []
+    chosen = select(sites.c.site_id, sites.c.site, sites.c.stopped).where(sites.c.state != FINISHED)
+    for rows in by_key(engine, chosen, sites.c.site_id, BATCH):
+        names = [row.site for row in rows if row.stopped != BLOCKED and (only is None or row.site in only)]
+        known = await queue.known(names)
+        found += [site for site in names if site not in known]
+    return found
+
+
+def _openings(batch: Sequence[tuple[Restored, Any]], fresh: Sequence[Restored], now_ms: int) -> list[bytes]:
+    """For the tables: which of the restored sites are gone on with, though their rows say that they are finished."""
+    finished = {one.site for one, row in batch if row.state == FINISHED}
+    return [
+        records.encode(
+            records.SiteOpened(
+                site=one.site,
+                opened_at=now_ms,
+                published=one.done,
+                known=one.known,
+                pending=max(one.known - one.done, 0),
+            )
+        )
+        for one in fresh
+        if one.site in finished and one.state in ("waiting", "suspended")
+    ]
+
+
+async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored, naming: Collection[int]) -> Restored:
     """The same, with a checkpoint of its pages if it is to be gone on with and has any.
 
-    Given before the site itself: a rebuild that dies half way is simply run again.
+    A finished one is gone on with for its pages with these hashes (`naming`). The checkpoint is given before the site
+    itself: a rebuild that dies half way is simply run again.
     """
+    if one.state == "finished" and naming:
+        frontier, made = opened(engine, one.site, naming)
+        await queue.give_checkpoint(one.site, made)
+        return one._replace(
+            state="suspended",
+            known=max(one.known, len(frontier)),
+            done=frontier.published,
+            done_hash=frontier.done_hash,
+        )
     checkpoint = checkpoint_from_tables(engine, one.site, again=True) if one.state == "waiting" else None
     if checkpoint is None:
         return one
@@ -295,6 +386,7 @@ def _row(engine: Engine, site: str) -> dict[str, Any]:
         sites.c.published,
         sites.c.over_budget,
         sites.c.reason,
+        sites.c.same_as,
     )
     with transaction(engine) as db:
         row = db.execute(select(*wanted).where(sites.c.site == site)).mappings().first()

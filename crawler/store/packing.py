@@ -195,7 +195,7 @@ def _rechecked(options: Options) -> tuple[ColumnElement[bool], ColumnElement[int
 
 _COLUMNS = (
     *(pages.c.url, pages.c.state, pages.c.depth, pages.c.sha256, pages.c.size, pages.c.etag),
-    pages.c.last_modified,
+    *(pages.c.last_modified, pages.c.asked_as),
 )
 
 
@@ -210,4 +210,5 @@ def _page(row: Any) -> AskedPage:
         row.etag or "",
         row.last_modified or "",
         bytes.fromhex(row.sha256)[:DIGEST_BYTES] if loaded else b"",
+        path_of(row.asked_as) if row.asked_as else "",
     )

@@ -8,15 +8,16 @@ what comes meanwhile does not count.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import Column, Engine, Select, Table, func, select
+from sqlalchemy import Column, Engine, Select, Table, case, func, select
 
 from crawler.records import MOVED
 from crawler.store.database import transaction
-from crawler.store.tables import FINISHED, dead_letters, fetches, pages, sites
+from crawler.store.tables import BLOCKED, FINISHED, PAUSED, dead_letters, fetches, pages, sites
 
 # How many kinds of failure are told apart; the rest is rarely worth a line.
 TOP_STATUSES = 10
@@ -24,11 +25,21 @@ TOP_STATUSES = 10
 STRETCH_ROWS = 10_000
 
 
+# Where a site stands that is another one under a second name.
+_ALIAS = "alias"
+
+
 class Summary(TypedDict):
     """A crawl in figures; counts are of sites or pages, times milliseconds since 1970 or None without a page."""
 
     sites: int
-    sites_finished: int
+    sites_finished: int  # each site counts in one of these four, or is unfinished
+    sites_paused: int
+    sites_blocked: int
+    sites_aliases: int
+    aliases: int  # sites that are others under a second name, and left out
+    aliases_not_asked: int  # URLs known of these that were not asked there
+    same: int  # sites that have the pages of another one, and are crawled all the same
     stored: int
     duplicates: int
     redirected: int
@@ -40,6 +51,22 @@ class Summary(TypedDict):
     first_fetch: int | None
     last_fetch: int | None
     dead_letters: int
+
+
+class SiteCut(NamedTuple):
+    """A site of which bounds leave URLs out."""
+
+    site: str
+    left_out: dict[str, int]  # by reason (crawler.left_out)
+    budget: int | None  # of its own, in pages; None: the crawl's
+
+
+class Cuts(NamedTuple):
+    """What bounds leave out of a crawl."""
+
+    sites: int
+    by: dict[str, int]  # URLs by reason, the most first
+    most: list[SiteCut]  # the sites of which most is left out
 
 
 class Turns(NamedTuple):
@@ -54,13 +81,25 @@ def summary(engine: Engine) -> Summary:
     """The figures of everything in the database."""
     found = _outcomes(engine)
     with transaction(engine) as connection:
-        asked = select(sites.c.state, func.count()).group_by(sites.c.state)
+        alias = case((sites.c.alias_of.is_not(None), _ALIAS))
+        # What the operator did comes first: pages of a site that is stopped may be pending, whatever its state.
+        stands = func.coalesce(sites.c.stopped, alias, sites.c.state).label("stands")
+        asked = select(stands, func.count()).group_by(stands)
         states: dict[str, int] = dict(connection.execute(asked).all())
         letters = connection.execute(select(func.count()).select_from(dead_letters)).scalar_one()
+        named = select(func.count(), func.sum(sites.c.pending)).where(sites.c.alias_of.is_not(None))
+        aliases, not_asked = connection.execute(named).one()
+        same = connection.execute(select(func.count(sites.c.same_as))).scalar_one()
     failed = sorted(found.failed.items(), key=lambda one: (-one[1], one[0]))
     return Summary(
         sites=sum(states.values()),
         sites_finished=states.get(FINISHED, 0),
+        sites_paused=states.get(PAUSED, 0),
+        sites_blocked=states.get(BLOCKED, 0),
+        sites_aliases=states.get(_ALIAS, 0),
+        aliases=aliases,
+        aliases_not_asked=int(not_asked or 0),
+        same=same,
         stored=found.pages["stored"],
         duplicates=found.pages["duplicate"],
         redirected=found.pages["redirected"],
@@ -75,19 +114,45 @@ def summary(engine: Engine) -> Summary:
     )
 
 
-def moved(engine: Engine) -> dict[str, str]:
-    """Sites of seeds that redirect, and the sites that belong to the crawl since they led there."""
+def moved(engine: Engine) -> list[tuple[str, str]]:
+    """Sites of seeds that redirect, each with a site that belongs to the crawl since they led there."""
     asked = (
         select(sites.c.source, sites.c.site).where(sites.c.source.startswith(MOVED)).order_by(sites.c.site)
     )
     with transaction(engine) as connection:
-        return {source.removeprefix(MOVED): site for source, site in connection.execute(asked)}
+        return [(source.removeprefix(MOVED), site) for source, site in connection.execute(asked)]
+
+
+def cuts(engine: Engine, most: int) -> Cuts:
+    """What bounds leave out, and the `most` sites of which they leave out most."""
+    cut = select(sites.c.site_id, sites.c.site, sites.c.left_out_by, sites.c.budget).where(
+        sites.c.left_out > 0
+    )
+    many, by = 0, Counter[str]()
+    for rows in by_key(engine, cut, sites.c.site_id):
+        many += len(rows)
+        for row in rows:
+            by.update(counts_of(row))
+    if not many:
+        return Cuts(0, {}, [])
+    with transaction(engine) as connection:
+        first = connection.execute(cut.order_by(sites.c.left_out.desc(), sites.c.site).limit(most)).all()
+    return Cuts(
+        many, dict(by.most_common()), [SiteCut(row.site, counts_of(row), row.budget) for row in first]
+    )
+
+
+def counts_of(row: Any) -> dict[str, int]:
+    """How many URLs bounds leave out, by reason, as a row of `sites` has it."""
+    return dict(json.loads(row.left_out_by)) if row.left_out_by else {}
 
 
 def turns_since(engine: Engine, since_ms: int) -> Turns:
-    """What the history holds of fetches from this time on."""
+    """What the history holds of fetches from this time on; pages that were denied were not fetched."""
     at = fetches.c.fetched_at
-    asked = select(func.count(), func.min(at), func.max(at)).where(at >= since_ms)
+    asked = select(func.count(), func.min(at), func.max(at)).where(
+        at >= since_ms, fetches.c.outcome != "denied"
+    )
     parts = [row for row in in_stretches(engine, fetches, asked) if row[0]]
     return Turns(
         sum(many for many, _, _ in parts),

@@ -3,38 +3,44 @@
 Seeds, links and redirects offer paths to finished sites; recheck and revive send pages back. An agent knows no tables,
 so a coordinator compares: a path that the tables have changes nothing, any other opens its site, with a checkpoint of
 its pages in the tables, in which these alone are still to be fetched. Nothing is decided by what the tables do not have
-yet: a site waits until all is stored that was in the stream when it was first seen here. Of several coordinators one
-decides, by a lock. Killed at any moment it loses nothing: what is not decided is looked at again.
-
-Raises redis.RedisError and DatabaseError as they come; `look` may be called again after either.
+yet: a site waits until all is stored that was published before it had something to be decided. Of several coordinators
+one decides, by a lock, in a thread of its own: a site of a million pages takes a while, and records come all the time.
+Killed at any moment it loses nothing: what is not decided is looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import redis
 from sqlalchemy import and_, func, select, tuple_
 
 from crawler.agent.frontier import Known, checkpoint_of
 from crawler.records import hash64
 from crawler.sites import connection
-from crawler.sites.canonical import path_of
+from crawler.sites.canonical import page_of, path_of
 from crawler.sites.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
-from crawler.store.agreement import lacks_pages
-from crawler.store.database import transaction
+from crawler.store import owing
+from crawler.store.agreement import lost_pages
+from crawler.store.aliases import Aliases
+from crawler.store.database import DatabaseAway, transaction
+from crawler.store.reading import by_key
 from crawler.store.tables import pages, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from redis.asyncio import Redis
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
 
     from crawler.options import Options
+    from crawler.sites.queue import SiteRecord, Undecided
+    from crawler.store.owing import Owed
 
 logger = logging.getLogger("coordinator")
 
@@ -43,17 +49,20 @@ SENT_BACK = and_(pages.c.state == "init", pages.c.last_checked > pages.c.fetched
 
 LOOK_SECONDS: Final = 0.5
 LOCK_SECONDS: Final = 10.0
-# Sites decided of at one look, and the time after which a look ends: records wait meanwhile.
+# Sites decided of at one look, entries of offered paths that are read of each, and the time after which a look ends.
 SITES_AT_A_TIME: Final = 200
+ENTRIES_AT_A_TIME: Final = 50
 BUSY_SECONDS: Final = 0.25
 # A site whose opening took long is left alone for so many times as long: the agents' records come first.
 REST_FACTOR: Final = 10.0
 # Hashes in one question to the tables.
 HASHES_AT_A_TIME: Final = 500
 
+T = TypeVar("T")
+
 
 class Reopening:
-    """One coordinator's decisions; call `look` again and again, from one thread."""
+    """One coordinator's decisions, in a thread of its own. `start` once, `end` once."""
 
     def __init__(self, settings: BaseSettings, options: Options, name: str) -> None:
         self._settings = settings
@@ -61,25 +70,58 @@ class Reopening:
         self._name = name
         self._runner: asyncio.Runner | None = None
         self._client: Redis | None = None
-        self._next_look = 0.0
-        self._first_seen: dict[str, int] = {}  # site -> server's time, ms
         self._rests: dict[str, float] = {}  # site -> monotonic time before which it is not opened again
-        self._told_broken = False
+        self._warned_broken = False
+        self._failure: Exception | None = None
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def look(self, engine: Engine) -> None:
-        """Decide of some sites, where it is time to look and there are any."""
-        if time.monotonic() < self._next_look:
-            return
+    def start(self, engine: Engine) -> None:
+        """Begin to decide."""
+        self._thread = threading.Thread(target=self._run, args=(engine,), name="reopening", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Stop after the site that is being decided of."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, engine: Engine) -> None:
+        try:
+            while not self._ending.is_set():
+                began = time.monotonic()
+                more = self._decide_if_there(engine)
+                # As much time for what stores the records, which this thread shares a processor with.
+                self._ending.wait(time.monotonic() - began if more else LOOK_SECONDS)
+        except Exception as error:
+            self._failure = error
+        finally:
+            self.close()
+
+    def _decide_if_there(self, engine: Engine) -> bool:
+        """As `decide`; False where database or server are away, which is logged where records wait for them."""
+        try:
+            return self.decide(engine)
+        except (DatabaseAway, redis.RedisError):
+            return False
+
+    def decide(self, engine: Engine) -> bool:
+        """Decide of some sites, if there are any; whether there is more to decide at once."""
         if self._runner is None:
             self._runner = asyncio.Runner()
-        more = False
         try:
-            more = self._runner.run(self._look(engine))
+            return self._runner.run(self._decide(engine))
         except BrokenRecordError as error:
-            if not self._told_broken:
-                self._told_broken = True
-                logger.error("finished sites cannot be opened again: %s", error)
-        self._next_look = 0.0 if more else time.monotonic() + LOOK_SECONDS
+            if not self._warned_broken:
+                self._warned_broken = True
+                logger.error("no finished site is opened for new pages until this is mended: %s", error)
+            return False
 
     def close(self) -> None:
         """Let go of the server."""
@@ -88,36 +130,35 @@ class Reopening:
                 self._runner.run(self._client.aclose())
             self._runner.close()
 
-    async def _look(self, engine: Engine) -> bool:
-        """Whether there is more to decide at once."""
+    async def _decide(self, engine: Engine) -> bool:
         if self._client is None:
             self._client = connection.connect(self._settings)
         queue = SiteQueue(self._client, self._options)
-        if not await queue.undecided():
-            self._first_seen.clear()
+        if not (await queue.undecided() or await queue.suspects()):
             return False
         number = await queue.lock("opener", self._name, LOCK_SECONDS)
         if not number:
             return False
-        sent_back, offered_to = await queue.to_reopen(SITES_AT_A_TIME), await queue.to_decide(SITES_AT_A_TIME)
         now = time.monotonic()
         self._rests = {site: until for site, until in self._rests.items() if until > now}
-        names = [site for site in dict.fromkeys([*sent_back, *offered_to]) if site not in self._rests]
         decision = _Decision(engine, queue, self._options, self._name, number)
+        aliases = Aliases(engine, queue, self._options, self._name, number)
         try:
-            return await decision.take(await self._stored(queue, names), sent_back)
+            compared = await aliases.look()
+            return await decision.take(await self._stored(queue), self._ending) or compared
         except LockLostError:
             return False
         finally:
+            now = time.monotonic()
             self._rests |= {site: now + REST_FACTOR * took for site, took in decision.took.items()}
 
-    async def _stored(self, queue: SiteQueue, names: Collection[str]) -> list[str]:
-        """Those of the sites of which the tables have all that was published before they were first seen here."""
-        # The time after they were listed: what a site's last holder published is older than that.
-        now_ms = int(await queue.server_seconds() * 1000)
+    async def _stored(self, queue: SiteQueue) -> dict[str, int]:
+        """The first sites that do not rest, by the time up to which the tables have all that was published."""
+        since = await queue.to_decide(SITES_AT_A_TIME + len(self._rests))
+        # Asked after they were listed: what their last holders published is older than that.
         oldest_ms = await queue.oldest_record_ms()
-        self._first_seen = {site: self._first_seen.get(site, now_ms) for site in names}
-        return [site for site in names if oldest_ms is None or oldest_ms > self._first_seen[site]]
+        stored = [one for one in since.items() if oldest_ms is None or oldest_ms > one[1]]
+        return dict([one for one in stored if one[0] not in self._rests][:SITES_AT_A_TIME])
 
 
 class _Decision:
@@ -131,40 +172,73 @@ class _Decision:
         self._number = number
         self.took: dict[str, float] = {}  # sites that were opened -> seconds
 
-    async def take(self, names: Sequence[str], sent_back: Mapping[str, int]) -> bool:
+    async def take(self, since_ms: Mapping[str, int], ending: threading.Event) -> bool:
         """Decide of these sites; whether something was decided, so that it is worth looking at once again."""
-        entries = dict(zip(names, await self._queue.offered(names), strict=True)) if names else {}
-        new = unknown_of(self._engine, {site: _paths(found) for site, found in entries.items()})
-        known = {
-            site: len(found) for site, found in entries.items() if not new[site] and site not in sent_back
+        if not since_ms:
+            return False
+        found = zip(since_ms, await self._queue.offered([*since_ms], ENTRIES_AT_A_TIME), strict=True)
+        # One that was finished since it was listed waits for its last pages.
+        offered = {site: one for site, one in found if one.since_ms == since_ms[site]}
+        finished = {
+            site: one for site, one in offered.items() if one.record and one.record.state == "finished"
         }
-        await self._queue.decide(self._opener, self._number, known)
+        offers = {site: _paths(one.entries) for site, one in finished.items()}
+        new = unknown_of(self._engine, offers, by_depth=self._options.max_depth > 0)
+        to_open = {site: one for site, one in finished.items() if new[site] or one.noted}
+        # Of one that is finished by now, and was not when it was read, nothing is compared yet.
+        decided = {
+            site: len(one.entries) if site in finished else 0
+            for site, one in offered.items()
+            if site not in to_open
+        }
+        await self._queue.decide(self._opener, self._number, decided)
         began = time.monotonic()
-        for site in [site for site in names if site not in known]:
-            before = time.monotonic()
-            if await self._open(site, len(entries[site]), len(new[site]), sent_back.get(site, 0)):
-                self.took[site] = time.monotonic() - before
-            if time.monotonic() - began > BUSY_SECONDS:
+        for site, one in to_open.items():
+            await self._open(site, one, len(new[site]))
+            if ending.is_set() or time.monotonic() - began > BUSY_SECONDS:
                 break
-        return bool(known or self.took)
+        return True
 
-    async def _open(self, site: str, taken: int, many: int, noted: int) -> bool:
-        checkpoint = None
-        if self._has_room(site, many) or noted:
-            lost = await self._lacks_pages(site)
-            checkpoint = checkpoint_from_tables(self._engine, site, again=lost, more=many > 0)
-        opened = await self._queue.reopen(self._opener, self._number, site, checkpoint or b"", taken, noted)
+    async def _open(self, site: str, undecided: Undecided, many: int) -> None:
+        began = time.monotonic()
+        try:
+            now_ms = int(await self._queue.server_seconds() * 1000)
+            made = await self._keeping_lock(lambda: self._checkpoint(site, undecided, many, now_ms))
+            checkpoint, lost = made
+            taken, noted = len(undecided.entries), undecided.noted
+            owed = lost.and_before(owing.read((await self._queue.owed()).get(site, ""))).text if lost else ""
+            opened = await self._queue.reopen(
+                self._opener, self._number, site, checkpoint, taken, noted, owed
+            )
+        finally:
+            self.took[site] = time.monotonic() - began
         if opened and checkpoint:
             logger.info("%s is opened again: %s", site, _why(many, noted))
-        return opened
 
-    async def _lacks_pages(self, site: str) -> bool:
-        """Whether pages of the finished site are gone from the tables: a checkpoint made of these would hide that."""
-        record = await self._queue.record(site)
-        if record is None or record.state != "finished" or not lacks_pages(self._engine, record):
-            return False
-        logger.warning("%s: pages of it are gone from the tables; it is walked again", site)
-        return True
+    async def _keeping_lock(self, work: Callable[[], T]) -> T:
+        """The result of work over the tables that may take longer than the lock is held without being asked for."""
+        working = asyncio.create_task(asyncio.to_thread(work))
+        while not (await asyncio.wait({working}, timeout=LOCK_SECONDS / 3))[0]:
+            if await self._queue.lock("opener", self._opener, LOCK_SECONDS) != self._number:
+                raise LockLostError(self._opener)
+        return await working
+
+    def _checkpoint(
+        self, site: str, undecided: Undecided, many: int, now_ms: int
+    ) -> tuple[bytes, Owed | None]:
+        """Empty: nothing of the site is to be loaded. With it what the tables lost of the site."""
+        if not (undecided.noted or self._has_room(site, many)):
+            return b"", None
+        lost = self._lost(undecided.record, now_ms)
+        made = checkpoint_from_tables(self._engine, site, again=lost is not None, more=many > 0)
+        return made or b"", lost
+
+    def _lost(self, record: SiteRecord | None, now_ms: int) -> Owed | None:
+        """What of the finished site is gone from the tables: a checkpoint made of these would hide that."""
+        lost = lost_pages(self._engine, record, now_ms) if record is not None else None
+        if record is not None and lost is not None:
+            logger.warning("%s: pages of it are gone from the tables; it is walked again", record.site)
+        return lost
 
     def _has_room(self, site: str, many: int) -> bool:
         """Whether more pages of the site may be fetched; says so where they may not."""
@@ -189,57 +263,81 @@ def _why(many: int, noted: int) -> str:
     return "; ".join([*reasons, "pages are to be loaded again"] if noted else reasons)
 
 
-def _paths(entries: Sequence[str]) -> set[str]:
-    return {path for entry in entries for path in read_entry(entry).paths}
+def _paths(entries: Sequence[str]) -> dict[str, int]:
+    """The paths that were offered, each with its least depth."""
+    least: dict[str, int] = {}
+    for entry in entries:
+        given = read_entry(entry)
+        least.update((path, min(given.depth, least.get(path, given.depth))) for path in given.paths)
+    return least
 
 
-def unknown_of(engine: Engine, offered: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """Of the paths of each site those that the tables have no page of."""
+def unknown_of(
+    engine: Engine, offered: Mapping[str, Mapping[str, int]], *, by_depth: bool = False
+) -> dict[str, set[str]]:
+    """Of the paths of each site, as written, those that the tables have no page of: one for each new page.
+
+    `offered` gives the depth of each path. `by_depth`: a page that the tables have as a deeper one counts as new, since
+    links of it may have been left out.
+    """
     wanted = {
-        (hash64(site), hash64(site + path)): (site, path) for site, some in offered.items() for path in some
+        (hash64(site), hash64(site + page_of(path))): (site, path, depth)
+        for site, some in offered.items()
+        for path, depth in sorted(some.items(), key=lambda one: -one[1])
     }
     left = dict(wanted)
     keys = sorted(wanted)
+    columns = (pages.c.site_id, pages.c.url_hash, pages.c.depth)
     with transaction(engine) as db:
         for start in range(0, len(keys), HASHES_AT_A_TIME):
             some = keys[start : start + HASHES_AT_A_TIME]
-            found = select(pages.c.site_id, pages.c.url_hash).where(
-                tuple_(pages.c.site_id, pages.c.url_hash).in_(some)
-            )
+            found = select(*columns).where(tuple_(pages.c.site_id, pages.c.url_hash).in_(some))
             for row in db.execute(found):
-                left.pop((row.site_id, row.url_hash), None)
+                key = (row.site_id, row.url_hash)
+                if not by_depth or row.depth <= wanted[key][2]:
+                    left.pop(key, None)
     new: dict[str, set[str]] = {site: set() for site in offered}
-    for site, path in left.values():
+    for site, path, _ in left.values():
         new[site].add(path)
     return new
 
 
 def checkpoint_from_tables(
-    engine: Engine, site: str, *, again: bool = False, more: bool = False
+    engine: Engine, site: str, *, again: bool | Collection[int] = False, more: bool = False
 ) -> bytes | None:
     """The whole checkpoint of a site by its pages in the tables; None: nothing of the site is to be loaded.
 
-    Its known pages remain known, with their depths and checksums. To be loaded are those that recheck sent back, which
-    the tables hold as Init with a check later than their load; with `again` all of them, for a site whose own
-    checkpoint is lost: the tables have its links as hashes, and what they led to must be found once more. `more`: there
-    are new pages to load too, so that a checkpoint is made in any case.
+    Its known pages remain known, with their depths and checksums, and what bounds leave out remains counted. To be
+    loaded are those that recheck sent back, which the tables hold as Init with a check later than their load; with
+    `again` all of them, for a site whose own checkpoint is lost: the tables have its links as hashes, and what they led
+    to must be found once more; or those with these hashes. `more`: there are new pages to load too, so that a
+    checkpoint is made in any case.
     """
     columns = (
-        *(pages.c.url, pages.c.depth, pages.c.sha256, pages.c.duplicate_of),
+        *(pages.c.url, pages.c.depth, pages.c.sha256, pages.c.duplicate_of, pages.c.asked_as),
         SENT_BACK.label("sent_back"),
     )
-    asked = select(*columns).where(pages.c.site_id == hash64(site)).order_by(pages.c.depth, pages.c.id)
+    asked = select(*columns, pages.c.url_hash, pages.c.id).where(pages.c.site_id == hash64(site))
+    # Some at a time: a site may have a million pages, and a transaction that lasts lets SQLite's log grow.
+    rows = [row for some in by_key(engine, asked, pages.c.url_hash) for row in some]
+    rows.sort(key=lambda row: (row.depth, row.id))
+    left = select(sites.c.left_out_hashes).where(sites.c.site_id == hash64(site))
     with transaction(engine) as db:
-        rows = db.execute(asked).all()
+        left_out = db.execute(left).scalar() or b""
     known = [
         Known(
             path_of(row.url),
             row.depth,
             bytes.fromhex(row.sha256) if row.sha256 and not row.duplicate_of else b"",
-            again or bool(row.sent_back),
+            bool(row.sent_back) or (again if isinstance(again, bool) else row.url_hash in again),
+            path_of(row.asked_as) if row.asked_as else "",
         )
         for row in rows
     ]
     if not more and not any(page.again for page in known):
         return None
-    return checkpoint_of(site, known)
+    try:
+        return checkpoint_of(site, known, left_out)
+    except ValueError as error:
+        logger.warning("%s: what was left out of it cannot be read (%s); it is counted anew", site, error)
+        return checkpoint_of(site, known)

@@ -3,7 +3,9 @@
 What differs is found by `crawler.store.agreement`.
 A site that the queue does not know comes back as by `scrapy queue rebuild`. Of an unfinished site the missing pages are
 known and are fetched again. A finished site has no checkpoint any more: it is walked again from the pages that the
-tables still have, or from its root. What table `sites` does not have is told again, through the results stream.
+tables still have, or from its root; pages of other sites that may name what is missing are fetched again, so that
+they offer it once more. What was lost stays owed until it is found, or given up by name. What table `sites` does not
+have goes through the results stream again.
 
 Safe while agents work: a site that an agent holds, or that has changed since it was looked at, stays as it is. Done
 twice it changes nothing more.
@@ -11,17 +13,19 @@ twice it changes nothing more.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from crawler import records
 from crawler.records import SiteEnded, SiteOrder
 from crawler.store import agreement
 from crawler.store.agreement import UNFINISHED
+from crawler.store.naming import Again, naming_pages
 from crawler.store.operating import rebuild
 from crawler.store.reopening import checkpoint_from_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
 
@@ -39,8 +43,12 @@ class Repaired(TypedDict):
     pages: dict[str, int]  # of unfinished ones: how many pages are fetched again
     walked: list[str]  # again, from the pages that the tables have
     from_root: list[str]  # walked again from their root, for the tables have no page
-    told: list[str]  # table `sites` gets what it did not have, once a coordinator has stored it
-    given_up: list[str]  # blocked ones: their missing pages are not owed any more
+    named: dict[
+        str, int
+    ]  # other sites: how many of their pages are fetched again, since they may name what is lost
+    lost: list[str]  # walked again before, and pages that were lost are still missing
+    rewritten: list[str]  # table `sites` gets what it did not have, once a coordinator has stored it
+    given_up: list[str]  # blocked ones, and those that were named: their missing pages are not owed any more
     left: list[str]  # an agent holds them, or they have changed since
 
 
@@ -62,33 +70,67 @@ class Repair:
         self._scope = scope
         self._settings = settings
         self._options = options
-        self._done = Repaired(restored=[], pages={}, walked=[], from_root=[], told=[], given_up=[], left=[])
+        self._now_ms = 0  # by the server's clock, when the repair began
+        self._done = Repaired(
+            restored=[],
+            pages={},
+            walked=[],
+            from_root=[],
+            named={},
+            lost=[],
+            rewritten=[],
+            given_up=[],
+            left=[],
+        )
+        self._since_ms: dict[str, int] = {}  # sites that miss pages, and when that was seen
+
+    async def give_up(self, names: Collection[str]) -> Repaired:
+        """What these sites lost and was not found again is not owed any more; those that owe nothing are left out."""
+        for site, text in (await self._queue.owed()).items():
+            if site in names and await self._queue.settle(site, text):
+                self._done["given_up"].append(site)
+        return self._done
 
     async def run(self) -> Repaired:
         """Mend what differs."""
-        seen = await agreement.look(self._queue, self._client, self._options.key_prefix)
+        self._now_ms = int(await self._queue.server_seconds() * 1000)
+        seen = await agreement.read_server(self._queue, self._client, self._options.key_prefix)
         accounts = await agreement.compare(self._queue, self._engine, seen, self._settings, self._options)
         unknown = [one.site for one in accounts if one.record is None]
         if unknown:
-            await rebuild(self._queue, self._engine, self._scope, self._options)
+            await rebuild(self._queue, self._engine, self._scope, self._options, set(unknown))
             self._done["restored"] = unknown
         for account in accounts:
             if account.record is not None:
                 await self._mend(account, account.record)
+        await self._fetch_naming()
         return self._done
+
+    async def _fetch_naming(self) -> None:
+        """Let pages of other sites be fetched again that may name what is lost; those fetched since then did so."""
+        again = Again(self._queue, self._engine, self._options)
+        for site, hashes in naming_pages(self._engine, self._since_ms).items():
+            many = await again.fetch(site, hashes)
+            if many is None:
+                self._done["left"].append(site)
+            elif many:
+                self._done["named"][site] = many
 
     async def _mend(self, account: Account, record: SiteRecord) -> None:
         if account.row is None:
-            await self._tell_orders(record)
-        if not account.pages_differ:
-            await self._tell_end(account, record)
+            await self._send_orders(record)
+        if not account.pages_differ and account.lost is not None:
+            self._since_ms[record.site] = account.lost.since_ms
+            self._done["lost"].append(record.site)
+        elif not account.pages_differ:
+            await self._send_end(account, record)
         elif record.state in UNFINISHED:
             await self._fetch_missing(account, record)
         elif record.state == "blocked":
             mended = await self._queue.mend(record, b"", account.places.total(), account.hash)
             self._done["given_up" if mended else "left"].append(record.site)
         else:
-            await self._walk_again(record)
+            await self._walk_again(account, record)
 
     async def _fetch_missing(self, account: Account, record: SiteRecord) -> None:
         frontier = await agreement.frontier_of(self._queue, record.site, self._options)
@@ -98,49 +140,54 @@ class Repair:
         else:
             self._done["left"].append(record.site)
 
-    async def _walk_again(self, record: SiteRecord) -> None:
+    async def _walk_again(self, account: Account, record: SiteRecord) -> None:
+        lost = agreement.lost_of(account, self._now_ms).and_before(account.lost)
         checkpoint = checkpoint_from_tables(self._engine, record.site, again=True)
-        if not await self._queue.mend(record, checkpoint or b"", 0, 0):
+        if not await self._queue.mend(record, checkpoint or b"", 0, 0, owed=lost.text):
             self._done["left"].append(record.site)
-        elif checkpoint:
-            self._done["walked"].append(record.site)
-        else:
-            self._done["from_root"].append(record.site)
+            return
+        self._since_ms[record.site] = self._now_ms
+        self._done["walked" if checkpoint else "from_root"].append(record.site)
 
-    async def _tell_end(self, account: Account, record: SiteRecord) -> None:
+    async def _send_end(self, account: Account, record: SiteRecord) -> None:
         """That a site is finished, or another's alias; its row says something else."""
         alias = (await self._queue.details(record.site))["why"] if record.state == "alias" else ""
         if record.state in ("finished", "alias"):
             owed = account.owed
             end = SiteEnded(
                 site=record.site,
-                ended_at=_now_ms(),
+                ended_at=self._now_ms,
                 finished=True,
                 published=owed.done,
                 known=owed.accepted,
                 over_budget=owed.over_budget,
+                left_out=dict(owed.left_out),
                 alias_of=alias,
             )
-            await self._tell(end)
-        self._done["told"].append(record.site)
+            await self._send(end)
+        self._done["rewritten"].append(record.site)
 
-    async def _tell_orders(self, record: SiteRecord) -> None:
+    async def _send_orders(self, record: SiteRecord) -> None:
         """What the operator wants of a site."""
         details = await self._queue.details(record.site)
         wanted: dict[OrderWord, bool] = {"block": record.state == "blocked", "pause": record.paused}
         for word in (word for word, is_wanted in wanted.items() if is_wanted):
-            await self._tell(
-                SiteOrder(site=record.site, ordered_at=_now_ms(), order=word, reason=details["why"])
+            await self._send(
+                SiteOrder(site=record.site, ordered_at=self._now_ms, order=word, reason=details["why"])
             )
         if (budget := details["budget"]) is not None:
-            await self._tell(SiteOrder(site=record.site, ordered_at=_now_ms(), order="budget", pages=budget))
+            await self._send(
+                SiteOrder(site=record.site, ordered_at=self._now_ms, order="budget", pages=budget)
+            )
 
-    async def _tell(self, record: Record) -> None:
+    async def _send(self, record: Record) -> None:
         await self._queue.tell([records.encode(record)])
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+_LOST = (
+    "were walked again, and pages that they lost are still missing. Unless other sites name them (above), give "
+    "their URLs as seeds, or give them up: scrapy queue repair --give-up SITE"
+)
 
 
 def in_words(done: Repaired) -> list[str]:
@@ -151,8 +198,13 @@ def in_words(done: Repaired) -> list[str]:
         (f"get {pages:,} missing pages fetched again", list(done["pages"])),
         ("are walked again from the pages that the tables have", done["walked"]),
         ("are walked again from their root: the tables have no page of them", done["from_root"]),
-        ("had no row in table sites, or an older one; it is on its way", done["told"]),
-        ("are blocked: their missing pages are given up", done["given_up"]),
+        (
+            f"have {sum(done['named'].values()):,} pages that may name what is lost, which are fetched again",
+            list(done["named"]),
+        ),
+        (_LOST, done["lost"]),
+        ("had no row in table sites, or an older one; it is on its way", done["rewritten"]),
+        ("miss pages that are given up", done["given_up"]),
         ("are left: an agent holds them, or they have changed; repair again later", done["left"]),
     ]
     return [f"{_named(names)} {what}" for what, names in found if names]

@@ -38,24 +38,24 @@ REMEDY = "user default off ~* &* +@all"
 
 
 class Memory(NamedTuple):
-    """What a restart keeps; `keeps` None: it cannot be told."""
+    """What a restart keeps; `keeps` None: that is not known."""
 
     keeps: bool | None
     version: str
 
 
-def look(client: Any, prefix: str) -> Memory:
+def memory_of(client: Any, prefix: str) -> Memory:
     """Ask the server; RedisError if it does not answer. Where its version is not safe, it needs `+acl|dryrun`."""
     hello = _fields(client.execute_command("HELLO"))
     name, version = hello["server"], hello["version"]
-    told = f"{name.capitalize()} {version}"
+    shown = f"{name.capitalize()} {version}"
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     if numbers >= SAFE_FROM.get(name, (999,)):
-        return Memory(True, told)
+        return Memory(True, shown)
     try:
-        return Memory(_default_may_write(client, prefix), told)
+        return Memory(_default_may_write(client, prefix), shown)
     except redis.ResponseError:  # not permitted, or no such command
-        return Memory(None, told)
+        return Memory(None, shown)
 
 
 def _default_may_write(client: Any, prefix: str) -> bool:
@@ -89,7 +89,7 @@ def advice(memory: Memory) -> str:
 def warning(client: Any, prefix: str) -> str:
     """What a process says once as it starts; empty: nothing, or the server does not tell."""
     try:
-        memory = look(client, prefix)
+        memory = memory_of(client, prefix)
     except redis.RedisError:
         return ""
     if memory.keeps is not False:

@@ -21,6 +21,7 @@ from crawler.records import (
     RunMoment,
     SiteEnded,
     SiteFound,
+    SiteOpened,
     SiteOrder,
     Visit,
     hash64,
@@ -69,6 +70,7 @@ def clean_page(page: Page) -> Page:
     words = "".join(
         (
             page.path,
+            page.asked_as,
             page.title,
             page.description,
             page.error,
@@ -144,11 +146,14 @@ USUAL_COLUMNS = (
 # them. To bind and write a NULL takes SQLite 0.1 us.
 RARE_COLUMNS = (
     *("error", "duplicate_of", "redirect", "canonical", "mail_domains", "ftp_domains", "robots", "keywords"),
-    *("extracted_at", "fails", "last_changed", "next_check", "walked_at"),
+    *("extracted_at", "fails", "last_changed", "next_check", "walked_at", "sitemap_lastmod"),
+    "asked_as",
 )
 PAGE_COLUMNS = (*USUAL_COLUMNS, *RARE_COLUMNS)
 # What is the page's own and not its last load's.
-LIFE_COLUMNS = ("state", "fails", "last_checked", "last_changed", "next_check", "walked_at")
+LIFE_COLUMNS = (
+    *("state", "fails", "last_checked", "last_changed", "next_check", "walked_at", "sitemap_lastmod"),
+)
 
 
 def page_row(page: Page, site: int, url_hash: int, links: bytes, revive_ms: int = 0) -> Row:
@@ -209,6 +214,8 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
         or page.keywords
         or page.extracted_at
         or page.work != "site"
+        or page.sitemap_lastmod
+        or page.asked_as
     ):
         return None
     return (
@@ -225,6 +232,8 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
         None,
         page.fetched_at + revive_ms if revive_ms is not None else None,
         None if page.work == "site" else 0,
+        page.sitemap_lastmod or None,
+        page.site + page.asked_as if page.asked_as else None,
     )
 
 
@@ -273,7 +282,13 @@ def fetch_row(page: Page, site: int, url_hash: int) -> Row:
 
 NAMED_COLUMNS = ("site_id", "site", "state", "published", "known", "over_budget")
 FOUND_COLUMNS = ("site_id", "site", "found_at", "source", *NAMED_COLUMNS[2:], "found_entry")
-ENDED_COLUMNS = (*NAMED_COLUMNS, "ended_at", "reason", "ended_entry", "alias_of", "pending")
+LEFT_OUT_COLUMNS = ("left_out", "left_out_by", "left_out_hashes")
+ENDED_COLUMNS = (
+    *(*NAMED_COLUMNS, "ended_at", "reason", "ended_entry", "alias_of", "pending"),
+    *LEFT_OUT_COLUMNS,
+    "same_as",
+)
+OPENED_COLUMNS = (*NAMED_COLUMNS, "ended_entry", "alias_of", "pending")
 STOP_COLUMNS = (*NAMED_COLUMNS, "stopped", "stopped_reason", "stopped_entry")
 BUDGET_COLUMNS = (*NAMED_COLUMNS, "budget", "budget_entry")
 RUN_COLUMNS = ("agent", "run", "spider", "scheduler", "started_at", "ended_at", "reason")
@@ -304,7 +319,22 @@ def ended_row(record: SiteEnded, entry: int) -> Row:
         *(site_id(record.site), clean(record.site), FINISHED if record.finished else UNFINISHED),
         *(record.published, record.known, record.over_budget, record.ended_at, clean(record.reason) or None),
         *(entry, clean(record.alias_of) or None, record.pending),
+        *_left_out(record),
+        None,  # a coordinator compares its pages once more
     )
+
+
+def opened_row(record: SiteOpened, entry: int) -> Row:
+    """A site that is gone on with."""
+    return (
+        *(site_id(record.site), clean(record.site), UNFINISHED, record.published, record.known),
+        *(record.over_budget, entry, None, record.pending),
+    )
+
+
+def _left_out(record: SiteEnded) -> Row:
+    counts = {clean(reason)[:WORD_LENGTH]: many for reason, many in record.left_out.items() if many > 0}
+    return (sum(counts.values()), _json(counts) if counts else None, record.left_out_hashes or None)
 
 
 def stop_row(record: SiteOrder, entry: int) -> Row:

@@ -8,8 +8,8 @@ server, how a server or its users that were killed are told from living ones.
 All of it rests on `flock` locks in VAR_DIR/valkey/, which the kernel lets go of however a process ends, so
 nothing can be stale. Their files are never deleted.
 
-    start.lock        exclusive, short     held while joining and leaving; whoever decides about the server, which
-                                           the watchdog does too
+    start.lock        exclusive, short     held while joining and leaving, and by the watchdog while it decides
+                                           whether to stop the server
     users.lock        shared, for life     every member
     agents.lock       shared, for life     the members that are agents
     coordinator.lock  exclusive, for life  the one coordinator
@@ -40,6 +40,7 @@ import importlib.util
 import logging
 import os
 import platform
+import shutil
 import socket
 import stat
 import sys
@@ -238,7 +239,7 @@ class Server:
             if not self._buffered():
                 break
         else:
-            raise self._error(f"has not written its file within {BUFFER_SECONDS:g} s", "Look at the disk")
+            raise self._error(f"has not written its file within {BUFFER_SECONDS:g} s", self._disk_advice())
         self._sync_files()
 
     def _sync_files(self) -> None:
@@ -247,7 +248,12 @@ class Server:
             sync_files(files.iterdir())
             sync_folders(files, self.folder)
         except OSError as error:
-            raise self._error(f"has a file that is not on the disk: {error}", "Look at the disk") from error
+            raise self._error(f"has a file that is not on the disk: {error}", self._disk_advice()) from error
+
+    def _disk_advice(self) -> str:
+        disk = shutil.disk_usage(self.folder)
+        space = f"{disk.free // 1_000_000:,} of {disk.total // 1_000_000:,} MB are free"
+        return f"Expected a disk that keeps what is written to {self.folder / FILES} ({space}); mend it, then try again"
 
     def _buffered(self) -> int:
         """Bytes that the server has answered for and not written to its file yet."""

@@ -73,7 +73,7 @@ sites = _table(
     Column("ended_entry", BigInteger),
     # Place in the stream of its last site record: an older order to forget the site, come again, is not for this one.
     Column("found_entry", BigInteger),
-    Column("alias_of", _Words),  # the site that this one is under a second name; NULL: it is itself
+    Column("alias_of", _Words),  # the site that this one is, and is left out for; NULL: none
     Column("stopped", _Word),  # paused or blocked by the operator; NULL: neither
     Column("stopped_reason", _Words),  # NULL: none was given
     Column("stopped_entry", BigInteger),  # place in the stream of the order that said so
@@ -87,6 +87,12 @@ sites = _table(
     Column("health_penalty", Double),  # for changes, halving with time, as of the last check
     Column("health_damped", Integer),  # 1: changes are not told until the penalty is low
     Column("health_at", BigInteger),  # of the last check; a row gives way to a younger one only
+    Column("left_out", BigInteger),  # URLs that bounds leave out, over_budget included; NULL: never ended
+    Column("left_out_by", _Words),  # JSON, reason (crawler.left_out) -> URLs; NULL: nothing is left out
+    Column("left_out_hashes", _Bytes),  # of these URLs (crawler.left_out.LeftOut.packed); NULL: none
+    # The site whose pages it was found to have when it was last given back, though it is crawled all the same: as a
+    # seed, or since it was finished by then. NULL: nobody else's, or it is left out (`alias_of`).
+    Column("same_as", _Words),
 )
 
 pages = _table(
@@ -149,6 +155,8 @@ pages = _table(
     Column("signalled_at", BigInteger),
     # When the job `site` loaded it last, where recheck or revive loaded it since; NULL: at fetched_at.
     Column("walked_at", BigInteger),
+    # URL that was asked for, as it was written where the page was first named; NULL: `url`.
+    Column("asked_as", _Words),
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 

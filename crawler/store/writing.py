@@ -25,6 +25,7 @@ from crawler.records import (
     RunMoment,
     SiteEnded,
     SiteFound,
+    SiteOpened,
     SiteOrder,
     Visit,
     hash64,
@@ -84,6 +85,7 @@ class Counts(NamedTuple):
     visits: int = 0
     asked: int = 0
     health: int = 0
+    opened: int = 0
     refused: int = 0  # of those asked: their page is elsewhere by now, or they came before
 
 
@@ -103,6 +105,11 @@ def _ends_later(new: Any, old: Any) -> Any:
     return func.coalesce(new, running) > func.coalesce(old, running)
 
 
+def _is_seeded(new: Any, old: Any) -> Any:
+    link: ColumnElement[str] = literal_column("'link'")  # as above
+    return (new != link) & (old == link)
+
+
 def _but(columns: tuple[str, ...], *left_out: str) -> tuple[str, ...]:
     return tuple(name for name in columns if name not in left_out)
 
@@ -111,12 +118,23 @@ _SITE = ("site_id",)
 NAMED = Upsert("named_sites", sites, row_of.NAMED_COLUMNS, _SITE)
 FOUND = Upsert("found_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("source", "found_at"), _is_earlier)
 FOUND_LAST = Upsert("last_found_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("found_entry",), _is_later)
+# A site that a link led to was given as a seed since.
+SEEDED = Upsert("seeded_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("source",), _is_seeded)
 ENDED = Upsert(
     "ended_sites",
     sites,
     row_of.ENDED_COLUMNS,
     _SITE,
     (*_but(row_of.ENDED_COLUMNS, "site_id", "site", "ended_entry"), "ended_entry"),
+    _is_later,
+)
+# Of the same columns, and by the same place in the stream: what came last holds.
+OPENED = Upsert(
+    "opened_sites",
+    sites,
+    row_of.OPENED_COLUMNS,
+    _SITE,
+    (*_but(row_of.OPENED_COLUMNS, "site_id", "site", "ended_entry"), "ended_entry"),
     _is_later,
 )
 STOPPED = Upsert(
@@ -159,6 +177,7 @@ LETTERS = Upsert(
 _FETCHED_AT = row_of.PAGE_COLUMNS.index("fetched_at")
 _FOUND_AT = row_of.FOUND_COLUMNS.index("found_at")
 _ENDED_ENTRY = row_of.ENDED_COLUMNS.index("ended_entry")
+_OPENED_ENTRY = row_of.OPENED_COLUMNS.index("ended_entry")
 _RUN_ENDED_AT = row_of.RUN_COLUMNS.index("ended_at")
 # In all other rows the place in the stream stands last.
 _ENTRY = -1
@@ -178,7 +197,7 @@ def store(
     `revive_delays`: seconds after which revive asks a silent page, the first time and the second. `damping_seconds`:
     how soon a change of a site's health is forgotten, of which so many are not told (crawler.health).
     """
-    kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit, Asked, Health)
+    kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit, Asked, Health, SiteOpened)
     counts: dict[type, int] = dict.fromkeys(kinds, 0)
     rows = _Rows(revive_delays, damping_seconds)
     refused = 0
@@ -271,7 +290,9 @@ class _Rows:
         self._fetches: list[Row] = []  # one that is there twice is left out by its rule
         self._found: dict[int, Row] = {}
         self._found_last: dict[int, Row] = {}
+        self._seeded: dict[int, Row] = {}
         self._ended: dict[int, Row] = {}
+        self._opened: dict[int, Row] = {}
         self._stops: dict[int, Row] = {}
         self._budgets: dict[int, Row] = {}
         self._runs: dict[tuple[str, str], Row] = {}
@@ -294,7 +315,8 @@ class _Rows:
             self._lastmods += lastmods.of(page, site)
         place = (site, url_hash)
         kept = self._pages.get(place)
-        if kept is None or page.fetched_at > kept[_FETCHED_AT]:
+        # Of two in one millisecond the later one in the stream counts: a page may be asked twice in a row.
+        if kept is None or page.fetched_at >= kept[_FETCHED_AT]:
             self._pages[place] = row_of.page_row(page, site, url_hash, links, self._revive_ms)
         if page.agent:  # a record without an origin has no place in the history
             self._fetches.append(row_of.fetch_row(page, site, url_hash))
@@ -317,7 +339,9 @@ class _Rows:
             self._illegal += 1
 
     def add(
-        self, record: SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit | Health, entry: int
+        self,
+        record: SiteFound | SiteEnded | SiteOpened | SiteOrder | RunMoment | Check | Visit | Health,
+        entry: int,
     ) -> None:
         """Takes in any other record."""
         if isinstance(record, SiteFound):
@@ -326,9 +350,14 @@ class _Rows:
             if kept is None or row[_FOUND_AT] < kept[_FOUND_AT]:
                 self._found[row[0]] = row
             _keep_later(self._found_last, row[0], row, _ENTRY)
+            if record.source != "link":
+                self._seeded[row[0]] = row
         elif isinstance(record, SiteEnded):
             row = row_of.ended_row(record, entry)
             _keep_later(self._ended, row[0], row, _ENDED_ENTRY)
+        elif isinstance(record, SiteOpened):
+            row = row_of.opened_row(record, entry)
+            _keep_later(self._opened, row[0], row, _OPENED_ENTRY)
         elif isinstance(record, RunMoment):
             row = row_of.run_row(record)
             _keep_later(self._runs, row[:2], row, _RUN_ENDED_AT)
@@ -354,11 +383,13 @@ class _Rows:
         write(connection, NAMED, sorted(map(row_of.named_row, self._named.values())))
         write(connection, FOUND, _sorted(self._found))
         write(connection, FOUND_LAST, _sorted(self._found_last))
+        write(connection, SEEDED, _sorted(self._seeded))
         write_pages(connection, _sorted(self._pages))
         lastmods.write(connection, self._lastmods)
         refused = self._illegal + len(self._steps) - lives.write(connection, self._steps)
         extracted.write(connection, _sorted(self._extracted))
         write(connection, ENDED, _sorted(self._ended))
+        write(connection, OPENED, _sorted(self._opened))
         write(connection, STOPPED, _sorted(self._stops))
         write(connection, BUDGETS, _sorted(self._budgets))
         write(connection, RUNS, _sorted(self._runs))

@@ -131,7 +131,8 @@ def base(site: Site) -> Oddity:
 def session(site: Site) -> Oddity:
     """One page whose query is written in two orders; the canonical one is sorted."""
     path = "/session?id=7&sid=a1b2c3"
-    links = (_link(site, path, href="/session?sid=a1b2c3&id=7"), _link(site, path, href=path + "#top"))
+    # The one that is met first is asked for.
+    links = (_link(site, path, href=path + "#top"), _link(site, path, href="/session?sid=a1b2c3&id=7"))
     # Both orders answer: a crawl that does not canonicalise is caught by its own list, not by a 404.
     return Oddity(links, (_page(site, path), _page(site, "/session?sid=a1b2c3&id=7", kind="alias")))
 

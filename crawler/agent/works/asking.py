@@ -48,7 +48,8 @@ class AskingWork:
             logger.warning("%s: what is to be asked cannot be read (%s)", slot.site, error)
             slot.next_due_ms = int((self._agent.session.server_time() + UNREADABLE_SECONDS) * 1000)
             return
-        slot.frontier.add((page.path for page in slot.asking.pages), 0)
+        for page in slot.asking.pages:
+            slot.frontier.add_page(page.path, page.asked or page.path, page.depth)
         slot.next_due_ms = slot.asking.next_due_ms
 
     def page(self, slot: Slot, turn: Turn) -> AskedPage:

@@ -41,6 +41,13 @@ class Recheck(AskingWork):
 
     def answered(self, slot: Slot, turn: Turn, response: Response) -> Any:
         """Changed or not, by the validators; without any, by the body."""
+        first = self._visits.first_answer(response)
+        if first is not None or (response.status in REDIRECTS and self.page(slot, turn).loaded):
+            if self._visits.passes_wall(slot, turn, response):
+                return None
+            response = first or response
+        elif slot.walls is not None:
+            slot.walls.answered(turn.path)
         status, request = response.status, response.request
         if status in NO_HEAD and self.again_by_get(slot, turn, request):
             return None
