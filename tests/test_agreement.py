@@ -428,18 +428,28 @@ def test_pages_of_other_sites_that_name_what_is_lost_are_fetched_again(world: Wo
 
 @every_kind
 def test_a_rebuild_fetches_pages_that_name_what_no_table_has(world: World) -> None:
-    """What was offered to a site stood in the queue alone."""
+    """What was offered to an unfinished site stood in the queue alone."""
+    world.walk(A, PATHS)
+    world.walk(B, PATHS, left=2)
+    world.load(A, "/3", links=pack_links([B + "/offered"]), outside_hosts=["b.example"])
+    world.lose_queue()
+    world.rebuild()
+    assert world.wrong() == {}
+    assert (world.queue.state(A), world.queue.state(B)) == ("suspended", "suspended")
+    frontier = Frontier(site=A)
+    frontier.restore(world.queue.checkpoint(A)[0])
+    assert [path for path, _ in frontier.to_fetch()] == ["/3"]
+    assert (len(frontier), frontier.published) == (9, 8)
+
+
+@some_kinds
+def test_a_rebuild_looks_for_nothing_that_names_a_finished_site(world: World) -> None:
     for site in (A, B):
         world.walk(site, PATHS)
     world.load(A, "/3", links=pack_links([B + "/offered"]), outside_hosts=["b.example"])
     world.lose_queue()
     world.rebuild()
-    assert world.wrong() == {}
-    assert (world.queue.state(A), world.queue.state(B)) == ("suspended", "finished")
-    frontier = Frontier(site=A)
-    frontier.restore(world.queue.checkpoint(A)[0])
-    assert [path for path, _ in frontier.to_fetch()] == ["/3"]
-    assert (len(frontier), frontier.published) == (9, 8)
+    assert (world.queue.state(A), world.queue.state(B)) == ("finished", "finished")
 
 
 @every_kind

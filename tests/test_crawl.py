@@ -63,7 +63,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawled]:
         Farm(sites=6, pages=25, kinds=kinds, delay_ms=60) as farm,
         Place(tmp_path_factory.mktemp("two")) as place,
     ):
-        run = place.crawl(farm.seeds, "--agents", "2")
+        run = place.crawl(
+            farm.seeds, "--agents", "2", SITE_SLOTS=2
+        )  # so that the first leaves the other some
         yield Crawled(farm, place, run, farm.hits())
 
 

@@ -174,11 +174,7 @@ async def rebuild(
         await queue.tell(_openings(batch, fresh, now_ms))
         # Of the others too: a rebuild that died may have come no further with them.
         await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
-        sources = [(row.source or "", one.site) for one, row in batch]
-        moved = [(source, site) for source, site in sources if source.startswith(records.MOVED)]
-        seeds = [site for source, site in sources if source == SEED] + [site for _, site in moved]
-        await queue.widen_scope(chain.from_iterable(map(scope.roots_of, seeds)))
-        await queue.note_moved((source.removeprefix(records.MOVED), site, "/") for source, site in moved)
+        await _restore_scope(queue, scope, {one.site: row.source or "" for one, row in batch})
         await queue.note_rootless(_rootless(engine, fresh))
         _count(counts, fresh)
         counts["known"] += len(known)
@@ -191,6 +187,14 @@ async def rebuild(
         )
     await queue.count_tables_again(owes_all=only is None)
     return counts
+
+
+async def _restore_scope(queue: SiteQueue, scope: Scope, sources: Mapping[str, str]) -> None:
+    """What these sites add to the scope, each with where it comes from: seeds, and where redirects of seeds lead to."""
+    moved = {site: source for site, source in sources.items() if source.startswith(records.MOVED)}
+    seeds = [site for site, source in sources.items() if source == SEED]
+    await queue.widen_scope(chain.from_iterable(map(scope.roots_of, [*seeds, *moved])))
+    await queue.note_moved((source.removeprefix(records.MOVED), site, "/") for site, source in moved.items())
 
 
 def _rootless(engine: Engine, restored: Sequence[Restored]) -> list[str]:
