@@ -18,6 +18,7 @@ from tests.farm import Farm
 from tests.farm.plan import HOSTILITIES
 from tests.servers import RunningServer
 from tests.told import told_pages
+from tests.tools.hostile_pages import hostile_pages, ordinary_page, waits
 
 # Shorter than a person would set them, as the farm is near.
 GIVEN = {
@@ -33,6 +34,8 @@ LEAST_PACE = 0.8
 SHORT_WALKS = 3
 # Two downloads at their limit of 10 MB, two pages of 1 MB as trees, and what a crawl of ordinary sites grows by.
 MOST_GROWTH = 150e6
+# How much longer than beside an ordinary page of the same size a site may wait beside a hostile one.
+TIMES_THE_ORDINARY = 8.0
 
 
 @dataclass
@@ -127,3 +130,16 @@ def test_hostile_sites_hold_up_nobody(
             if among.pace >= LEAST_PACE * alone.pace:
                 return
     raise AssertionError(f"alone {alone}, among hostile sites {among}")
+
+
+@pytest.mark.drill
+def test_pages_made_to_hold_an_agent_up_hold_up_nobody(place: Place, valkey: RunningServer) -> None:
+    """Beside each page of 1 MB another site waits not much longer than beside an ordinary one of that size."""
+    size = 1_000_000
+    alone = waits(place, valkey, {f"ordinary {number}": ordinary_page(size) for number in range(20)})
+    for _ in range(SHORT_WALKS):
+        among = waits(place, valkey, hostile_pages(size))
+        print(f"beside ordinary pages {alone[0]}, beside hostile ones {among[:5]}")
+        if among[0].seconds < TIMES_THE_ORDINARY * alone[0].seconds:
+            return
+    raise AssertionError(f"beside ordinary pages {alone[0]}, beside hostile ones {among[:5]}")
