@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, event, select
 
 from crawler.agent.frontier import Frontier
 from crawler.records import Page, SiteEnded, SiteFound, decode
 from crawler.sites.queue import Offer, root_marks
+from crawler.store import decision_lock
 from crawler.store.aliases import Loaded, compared
 from crawler.store.database import transaction
 from crawler.store.reopening import Reopening
@@ -395,6 +397,19 @@ def judge(request: pytest.FixtureRequest, valkey: RunningServer, filled: OpenTab
 
 
 SEED, TWIN, LINKED, OTHER = (f"http://{name}.example" for name in ("seed", "twin", "linked", "other"))
+
+
+def test_it_judges_however_long_the_tables_take(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 1.0)
+    judge.walk(SEED, linked=False)
+    judge.walk(OTHER, linked=True, own="/3")
+
+    @event.listens_for(judge.engine, "before_cursor_execute")
+    def wait(*_about: object) -> None:
+        time.sleep(0.5)
+
+    judge.decide()
+    assert judge.queue.details(OTHER)["no_alias_of"] == SEED
 
 
 @pytest.mark.parametrize("judge", KINDS, indirect=True)

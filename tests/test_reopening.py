@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 from scrapy.settings import Settings
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from crawler.records import Page, hash64, set_hash
 from crawler.sites.queue import LockLostError, Newcomer, Offer, Restored
-from crawler.store import reopening
+from crawler.store import decision_lock
 from crawler.store.database import transaction
+from crawler.store.decision_lock import DecisionLock
 from crawler.store.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
 from crawler.store.writing import Stored, store
 from tests.conftest import OpenTables
@@ -133,18 +134,35 @@ def test_nothing_is_decided_before_what_was_published_is_stored(opener: Opener) 
     assert (opener.queue.state(A), opener.queue.state(B)) == ("suspended", "finished")
 
 
-def test_the_lock_is_kept_as_long_as_a_site_is_read(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lock_is_kept_as_long_as_the_tables_are_asked(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A site of a million pages is read for longer than the lock holds by itself."""
-    monkeypatch.setattr(reopening, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 1.0)
     opener.finish(A)
     queue = opener.queue
-    number = queue.lock("opener", "c", 1.0)
-    decision = reopening._Decision(opener.engine, queue.queue, queue.options, "c", number)
-    queue.wait(decision._keeping_lock(lambda: time.sleep(2.0)))
-    assert queue.reopen("c", number, A, b"checkpoint", 0)
-    queue.raw.set(BASE + "opener", f"other {number + 1}")
+    lock = queue.wait(DecisionLock.acquire(queue.queue, "c"))
+    queue.wait(lock.keep(lambda: time.sleep(2.0)))
+    assert queue.reopen(*lock.holder, A, b"checkpoint", 0)
+    queue.raw.set(BASE + "opener", f"other {lock.holder[1] + 1}")
     with pytest.raises(LockLostError):
-        queue.wait(decision._keeping_lock(lambda: time.sleep(1.0)))
+        queue.wait(lock.keep(lambda: time.sleep(1.0)))
+
+
+def test_many_paths_are_decided_however_long_that_takes(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that takes longer for all paths of a look than the lock holds by itself."""
+    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 0.3)
+
+    @event.listens_for(opener.engine, "before_cursor_execute")
+    def wait(*_about: object) -> None:
+        time.sleep(0.4)
+
+    opener.finish(A)
+    opener.queue.offer([Offer(A, ["/new"])])
+    opener.decide()
+    assert opener.queue.state(A) == "suspended"
 
 
 def test_an_unfinished_site_with_pages_to_load_again_takes_no_time(opener: Opener) -> None:

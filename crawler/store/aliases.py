@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from crawler.agent.frontier import Frontier
     from crawler.options import Options
     from crawler.sites.queue import SiteQueue, Suspect
+    from crawler.store.decision_lock import DecisionLock
 
 logger = logging.getLogger("coordinator")
 
@@ -93,15 +94,13 @@ def _differ(one: Loaded, other: Loaded) -> bool:
 
 
 class Aliases:
-    """One look at suspected sites, under the fencing number of the decisions' lock."""
+    """One look at suspected sites, under the decisions' lock."""
 
-    def __init__(
-        self, engine: Engine, queue: SiteQueue, options: Options, coordinator: str, number: int
-    ) -> None:
+    def __init__(self, engine: Engine, queue: SiteQueue, options: Options, lock: DecisionLock) -> None:
         self._engine = engine
         self._queue = queue
         self._options = options
-        self._lock = (coordinator, number)
+        self._lock = lock
 
     async def look(self) -> bool:
         """Judge those of which the tables have all that was published; whether something was judged."""
@@ -110,7 +109,7 @@ class Aliases:
         oldest_ms = await self._queue.oldest_record_ms() if suspects else None
         stored = [one for one in suspects if oldest_ms is None or oldest_ms > one.looked_ms]
         judged = [(one, await self._judge(one)) for one in stored]
-        await self._queue.judge(*self._lock, [(one, state) for one, state in judged if state])
+        await self._queue.judge(*self._lock.holder, [(one, state) for one, state in judged if state])
         return bool(stored)
 
     async def _judge(self, one: Suspect) -> Likeness | None:
@@ -119,7 +118,7 @@ class Aliases:
             return self._part(one, "it is not crawled under that name")
         if one.record.state == "alias" and one.state == "same":
             return "same"
-        state = self._compare(one)
+        state = await self._lock.keep(lambda: self._compare(one))
         if state == "no":
             return self._part(one, "their pages differ")
         if one.record.state == "alias":
@@ -187,17 +186,17 @@ class Aliases:
         """Hand what is left of the site to the one that it is; None: done, else what is known of it."""
         site = one.record.site
         if one.record.agent:
-            await self._queue.give_back(*self._lock, one)
+            await self._queue.give_back(*self._lock.holder, one)
             return "open"
         frontier = await frontier_of(self._queue, site, self._options)
         offers = _offers(frontier, one.name)
         if not self._same_scope(site, one.name, offers):
             return self._part(one, "SCOPE_INCLUDE or SCOPE_EXCLUDE tells their pages apart")
-        await self._queue.hand_on(*self._lock, one.name, offers)
+        await self._queue.hand_on(*self._lock.holder, one.name, offers)
         left_out = _left_out(frontier)
         progress = Progress(len(frontier), frontier.published, frontier.done_hash, to_text(left_out))
         record = encode(_ended(site, one.name, frontier, left_out))
-        if not await self._queue.leave_out(*self._lock, one, progress, record):
+        if not await self._queue.leave_out(*self._lock.holder, one, progress, record):
             return "open"
         logger.info(
             "%s is %s under a second name: left out, with %d URLs that are asked there",

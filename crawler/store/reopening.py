@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import redis
 from sqlalchemy import and_, func, select, tuple_
@@ -28,11 +28,12 @@ from crawler.store import owing
 from crawler.store.agreement import lost_pages
 from crawler.store.aliases import Aliases
 from crawler.store.database import DatabaseAway, transaction
+from crawler.store.decision_lock import DecisionLock
 from crawler.store.reading import by_key
 from crawler.store.tables import pages, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from redis.asyncio import Redis
     from scrapy.settings import BaseSettings
@@ -48,7 +49,6 @@ logger = logging.getLogger("coordinator")
 SENT_BACK = and_(pages.c.state == "init", pages.c.last_checked > pages.c.fetched_at)
 
 LOOK_SECONDS: Final = 0.5
-LOCK_SECONDS: Final = 10.0
 # Sites decided of at one look, entries of offered paths that are read of each, and the time after which a look ends.
 SITES_AT_A_TIME: Final = 200
 ENTRIES_AT_A_TIME: Final = 50
@@ -57,8 +57,6 @@ BUSY_SECONDS: Final = 0.25
 REST_FACTOR: Final = 10.0
 # Hashes in one question to the tables.
 HASHES_AT_A_TIME: Final = 500
-
-T = TypeVar("T")
 
 
 class Reopening:
@@ -136,13 +134,13 @@ class Reopening:
         queue = SiteQueue(self._client, self._options)
         if not (await queue.undecided() or await queue.suspects()):
             return False
-        number = await queue.lock("opener", self._name, LOCK_SECONDS)
-        if not number:
+        lock = await DecisionLock.acquire(queue, self._name)
+        if lock is None:
             return False
         now = time.monotonic()
         self._rests = {site: until for site, until in self._rests.items() if until > now}
-        decision = _Decision(engine, queue, self._options, self._name, number)
-        aliases = Aliases(engine, queue, self._options, self._name, number)
+        decision = _Decision(engine, queue, self._options, lock)
+        aliases = Aliases(engine, queue, self._options, lock)
         try:
             compared = await aliases.look()
             return await decision.take(await self._stored(queue), self._ending) or compared
@@ -162,14 +160,13 @@ class Reopening:
 
 
 class _Decision:
-    """One look, under the lock's fencing number."""
+    """One look, under the lock."""
 
-    def __init__(self, engine: Engine, queue: SiteQueue, options: Options, opener: str, number: int) -> None:
+    def __init__(self, engine: Engine, queue: SiteQueue, options: Options, lock: DecisionLock) -> None:
         self._engine = engine
         self._queue = queue
         self._options = options
-        self._opener = opener
-        self._number = number
+        self._lock = lock
         self.took: dict[str, float] = {}  # sites that were opened -> seconds
 
     async def take(self, since_ms: Mapping[str, int], ending: threading.Event) -> bool:
@@ -183,7 +180,8 @@ class _Decision:
             site: one for site, one in offered.items() if one.record and one.record.state == "finished"
         }
         offers = {site: _paths(one.entries) for site, one in finished.items()}
-        new = unknown_of(self._engine, offers, by_depth=self._options.max_depth > 0)
+        by_depth = self._options.max_depth > 0
+        new = await self._lock.keep(lambda: unknown_of(self._engine, offers, by_depth=by_depth))
         to_open = {site: one for site, one in finished.items() if new[site] or one.noted}
         # Of one that is finished by now, and was not when it was read, nothing is compared yet.
         decided = {
@@ -191,7 +189,7 @@ class _Decision:
             for site, one in offered.items()
             if site not in to_open
         }
-        await self._queue.decide(self._opener, self._number, decided)
+        await self._queue.decide(*self._lock.holder, decided)
         began = time.monotonic()
         for site, one in to_open.items():
             await self._open(site, one, len(new[site]))
@@ -203,25 +201,15 @@ class _Decision:
         began = time.monotonic()
         try:
             now_ms = int(await self._queue.server_seconds() * 1000)
-            made = await self._keeping_lock(lambda: self._checkpoint(site, undecided, many, now_ms))
+            made = await self._lock.keep(lambda: self._checkpoint(site, undecided, many, now_ms))
             checkpoint, lost = made
             taken, noted = len(undecided.entries), undecided.noted
             owed = lost.and_before(owing.read((await self._queue.owed()).get(site, ""))).text if lost else ""
-            opened = await self._queue.reopen(
-                self._opener, self._number, site, checkpoint, taken, noted, owed
-            )
+            opened = await self._queue.reopen(*self._lock.holder, site, checkpoint, taken, noted, owed)
         finally:
             self.took[site] = time.monotonic() - began
         if opened and checkpoint:
             logger.info("%s is opened again: %s", site, _why(many, noted))
-
-    async def _keeping_lock(self, work: Callable[[], T]) -> T:
-        """The result of work over the tables that may take longer than the lock is held without being asked for."""
-        working = asyncio.create_task(asyncio.to_thread(work))
-        while not (await asyncio.wait({working}, timeout=LOCK_SECONDS / 3))[0]:
-            if await self._queue.lock("opener", self._opener, LOCK_SECONDS) != self._number:
-                raise LockLostError(self._opener)
-        return await working
 
     def _checkpoint(
         self, site: str, undecided: Undecided, many: int, now_ms: int
