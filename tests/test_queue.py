@@ -629,6 +629,38 @@ def test_aliases_of_an_alias_are_its_original_s(queue: Driver, agents: tuple[str
     assert [queue.state(one) for one in (A, B)] == ["suspended", "suspended"]
 
 
+def test_what_comes_while_a_site_is_left_out_goes_to_its_original(
+    queue: Driver, agents: tuple[str, str]
+) -> None:
+    """After a coordinator has read its frontier; and what had come before it was opened once more."""
+    queue.add(A)
+    link(queue, B)
+    held = take_roots(queue, A, B)
+    queue.leave("one", held[A], "returned")
+    queue.leave("one", held[B], "finished", detail=1, known=9, done=9, done_hash=7)
+    assert queue.offer([Offer(B, ["/early"])]) == [0]
+    queue.mend(queue.record(B), b"checkpoint", 3, 7)
+    assert queue.offer([Offer(B, ["/late"], 2)]) == [0]
+    assert left_out(queue, B)
+    assert queue.checkpoint(A)[1] == ["2 0\n/late"]
+    queue.decide("star", queue.lock("opener", "star", 10), {B: 0})
+    assert queue.checkpoint(A)[1] == ["2 0\n/late", "/early"]
+    assert queue.undecided() == 0
+
+
+def test_an_alias_that_is_mended_is_opened(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    link(queue, B)
+    held = take_roots(queue, A, B)
+    queue.leave("one", held[B], "returned", known=9, done=3, done_hash=7)
+    assert left_out(queue, B)
+    before = queue.depth().records
+    assert queue.mend(queue.record(B), b"checkpoint", 2, 7)
+    assert queue.state(B) == "suspended"
+    assert queue.details(B)["why"] == ""
+    assert queue.depth().records == before + 1, "the tables are told that it is open"
+
+
 def test_an_alias_is_not_left_out_while_it_is_held(queue: Driver, agents: tuple[str, str]) -> None:
     queue.add(A)
     link(queue, B)

@@ -481,6 +481,15 @@ local function hand_over(site, record, taken)
   end
 end
 
+-- Nothing of the site is loaded under its name; what was offered to an alias while it was crawled is its original's.
+local function clear_offered(site, record)
+  local key = base .. 'offered:' .. site
+  for _, paths in ipairs(record and record.state == 'a' and call('LRANGE', key, 0, -1) or {}) do
+    receive(site, record, paths, 0)
+  end
+  call('UNLINK', key)
+end
+
 local function note_decided(site, record)
   local offered = call('EXISTS', base .. 'offered:' .. site) == 1
   local noted = record and record.state == 'f' and call('HEXISTS', base .. 'reopen', site) == 1
@@ -1116,7 +1125,7 @@ function operations.decide(coordinator, number)
     elseif record and record.state == 'f' then
       call('LTRIM', base .. 'offered:' .. site, taken, -1)
     else
-      call('UNLINK', base .. 'offered:' .. site)
+      clear_offered(site, record)
     end
     note_decided(site, record)
   end
@@ -1137,7 +1146,7 @@ function operations.reopen(coordinator, number, site, checkpoint, taken, noted, 
   -- What was noted since the tables were read is not in the checkpoint.
   if call('HGET', base .. 'reopen', site) == noted then call('HDEL', base .. 'reopen', site) end
   if not record or record.state ~= 'f' then
-    call('UNLINK', base .. 'offered:' .. site)
+    clear_offered(site, record)
     call('HDEL', base .. 'reopen', site)
   elseif checkpoint == '' then
     call('LTRIM', base .. 'offered:' .. site, taken, -1)
@@ -1194,8 +1203,11 @@ function operations.leave_out(coordinator, number, site, first, before, progress
   end
   if record.agent or report == '' then return 0 end
   local unfinished_one = record.state == 'w' or record.state == 's' or record.state == 'l'
-  if not unfinished_one or (record.progress or '') ~= before or not is_crawled(read(first)) then return 0 end
+  local other = read(first)
+  if not unfinished_one or (record.progress or '') ~= before or not is_crawled(other) then return 0 end
   tell(report)
+  -- Some may have come since its frontier was read; what is given twice is fetched once.
+  for _, paths in ipairs(call('LRANGE', base .. 'paths:' .. site, 0, -1)) do receive(first, other, paths, 0) end
   end_wait(site, known)
   note_suspicion(site, known)
   call('ZREM', base .. 'suspects', site)
@@ -1386,12 +1398,13 @@ function operations.mend(site, before, checkpoint, progress, owed)
     call('UNLINK', base .. 'checkpoint:' .. site)
     if checkpoint ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, checkpoint) end
   end
-  local was_finished = record.state == 'f'
+  local was_over = record.state == 'f' or record.state == 'a'
+  if record.state == 'a' then call('HDEL', base .. 'why', site) end
   alter(site, record, function(r)
     r.progress = progress ~= '' and progress or nil
     if r.state ~= 'b' and r.state ~= 'l' then r.state = unfinished(site) end
   end)
-  if was_finished then tell_opened(site, record.progress, 'pending') end
+  if was_over then tell_opened(site, record.progress, 'pending') end
   note_owed(site, owed)
   if not record.paused and (record.state == 'w' or record.state == 's') then call('RPUSH', again('site'), site) end
   return 1
