@@ -6,14 +6,17 @@ import json
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
+import msgspec
 import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, event, select
 
 from crawler.agent.frontier import Frontier
+from crawler.options import Options
 from crawler.records import Page, SiteEnded, SiteFound, decode
 from crawler.sites.queue import Offer, root_marks
 from crawler.store import decision_lock
@@ -336,6 +339,7 @@ class Judge:
 
     def __init__(self, queue: Driver, engine: Engine) -> None:
         self.queue, self.engine = queue, engine
+        self._entries = 100
         self._reopening = Reopening(Settings({"REDIS_URL": queue.server.url}), queue.options, "c")
         queue.join("one", {})
 
@@ -384,8 +388,21 @@ class Judge:
             found = connection.execute(select(sites.c.site, sites.c.same_as))
             return {row.site: row.same_as for row in found}
 
+    def store(self, record: SiteEnded) -> None:
+        self._entries += 1
+        with transaction(self.engine) as connection:
+            store(connection, [Stored(f"{self._entries}-0", record)])
+
     def close(self) -> None:
         self._reopening.close()
+
+
+@contextmanager
+def deciding(queue: Driver, options: Options) -> Iterator[Reopening]:
+    """A coordinator under other settings."""
+    made = Reopening(Settings({"REDIS_URL": queue.server.url}), options, "c")
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -525,3 +542,26 @@ def test_another_port_has_no_mark_in_common() -> None:
     assert not marks("http://a.example") & marks("http://a.example:8080")
     assert not marks("http://a.example:8080") & marks("https://a.example:8443")
     assert not marks("http://[::1]") & marks("http://[::1]:80000")
+
+
+def test_a_full_site_keeps_whose_pages_it_has(judge: Judge) -> None:
+    """More that is left out of it is told by another last record, which says nothing of that."""
+    queue = judge.queue
+    full = msgspec.structs.replace(queue.options, max_pages_per_site=len(PATHS))
+    judge.walk(SEED, linked=False, ending="finished")
+    judge.walk(TWIN, linked=False, ending="finished")
+    judge.store(SiteEnded(site=TWIN, ended_at=1, finished=True, published=len(PATHS), known=len(PATHS)))
+    with deciding(queue, full) as reopening:
+        reopening.decide(judge.engine)
+        assert judge.told()[TWIN] == SEED
+        queue.offer([Offer(TWIN, ["/more"])])
+        reopening.decide(judge.engine)
+        ((_, fields),) = queue.raw.xrange(f"{BASE}results")
+        queue.raw.delete(f"{BASE}results")
+        record, _ = decode(fields)
+        assert isinstance(record, SiteEnded)
+        assert record.left_out == {"pages": 1}
+        judge.store(record)
+        reopening.decide(judge.engine)
+    assert judge.told()[TWIN] == SEED
+    assert queue.state(TWIN) == "finished"

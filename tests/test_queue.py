@@ -467,6 +467,21 @@ def test_the_sequence_begins_anew_with_each_lease(queue: Driver, agents: tuple[s
     assert queue.checkpoint(A)[0] == [b"delta 1", b"delta 2", b"third"]
 
 
+def test_what_a_full_site_is_offered_is_left_out_of_it(queue: Driver, agents: tuple[str, str]) -> None:
+    queue.add(A)
+    queue.leave("one", queue.take_one("one"), "finished", known=9, done=8, done_hash=7)
+    queue.offer([Offer(A, ["/a"]), Offer(A, ["/b"])])
+    number, found = queue.lock("opener", "star", 10), queue.record(A)
+    assert not queue.refuse("star", number, found._replace(done=7), 1, "pages2", b"more"), "it has changed"
+    assert queue.refuse("star", number, found, 1, "pages2", b"more")
+    assert queue.record(A) == found._replace(left_out="pages2")
+    assert (queue.depth().records, queue.undecided()) == (1, 1)
+    assert queue.refuse("star", number, queue.record(A), 1, "pages2", b"")
+    assert (queue.depth().records, queue.undecided()) == (1, 0)
+    with pytest.raises(LockLostError):
+        queue.refuse("comet", number, queue.record(A), 1, "", b"")
+
+
 # --- aliases ---
 
 ROOT_MARK = f"{ADDRESS} 80 robots 0123456789abcdef"

@@ -5,6 +5,7 @@ What is new is found in the tables of every database; what is known opens nothin
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -209,11 +210,38 @@ def test_what_revive_finds_is_loaded_by_the_next_crawl(place: Place) -> None:
             assert site.pages["/fresh"] == 1, site.pages
 
 
-def test_a_full_site_is_not_opened_for_more(place: Place) -> None:
-    with SmallSite({"/": links("/a"), **leaves("/a", "/b")}) as site:
+def test_what_a_full_site_is_offered_is_left_out(place: Place) -> None:
+    """It is counted with what the site's own pages name, once each, until the site may have more pages."""
+    with SmallSite({"/": links("/a", "/over"), **leaves("/a", "/b", "/over")}) as site:
         place.crawl([site.root], MAX_PAGES_PER_SITE=2).succeeded()
-        run = place.crawl([f"{site.root}b"], MAX_PAGES_PER_SITE=2).succeeded()
+        for paths, many in (["b"], 2), (["b"], 2), (["c", "b", "over", "b#x"], 3):
+            run = place.crawl([site.root + path for path in paths], MAX_PAGES_PER_SITE=2).succeeded()
+            assert f"{site.site}: {many} pages by MAX_PAGES_PER_SITE" in run.out
+            assert ledger(place) == {"pages": many}
+            assert place.rows("select reason from sites") == [
+                (f"left out: {many} pages by MAX_PAGES_PER_SITE",)
+            ]
         assert set(site.pages) == {"/", "/a"}
-        assert "1 URLs offered to it are left out" in run.err
         place.crawl([f"{site.root}b"], MAX_PAGES_PER_SITE=3).succeeded()
         assert set(site.pages) == {"/", "/a", "/b"}
+        assert ledger(place) == {"pages": 2}
+
+
+def test_with_a_higher_limit_a_walk_again_finds_what_was_left_out(place: Place) -> None:
+    with sites({"/": links("{1}/b")}, leaves("/", "/b")) as (hub, full):
+        seeds = [hub.root, full.root]
+        place.crawl([full.root], MAX_PAGES_PER_SITE=1).succeeded()
+        place.crawl(seeds, MAX_PAGES_PER_SITE=1).succeeded()
+        assert set(full.pages) == {"/"}
+        assert ledger(place) == {"pages": 1}
+        place.crawl(seeds, "--again", MAX_PAGES_PER_SITE=2).succeeded()
+        assert set(full.pages) == {"/", "/b"}
+        assert ledger(place) == {}
+
+
+def ledger(place: Place) -> dict[str, int]:
+    """What bounds leave out, by a ledger that balances."""
+    found = json.loads(place.run("report", "ledger", "--json").succeeded().out)["ledger"]
+    assert found["balanced"], found["wrong"]
+    left_out: dict[str, int] = found["left_out"]
+    return left_out

@@ -1163,6 +1163,22 @@ function operations.reopen(coordinator, number, site, checkpoint, taken, noted, 
   return 1
 end
 
+-- coordinator, number, site, entries of its offered paths that are left out, its progress as it was read, progress from
+-- now on, record (JSON; '': nothing new is left out) -> 1, or 0: it has changed, and is looked at again. Error LOST.
+function operations.refuse(coordinator, number, site, taken, before, progress, report)
+  if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
+  local record = read(site)
+  if not record or record.state ~= 'f' or (record.progress or '') ~= before then return 0 end
+  if report ~= '' then
+    tell(report)
+    alter(site, record, function(r) r.progress = progress end)
+    if suspicion_of(site) then await_comparison(site) end -- its row forgets by that record whose pages it has
+  end
+  call('LTRIM', base .. 'offered:' .. site, taken, -1)
+  note_decided(site, record)
+  return 1
+end
+
 -- coordinator, number, then per site: name, the site that it was compared with, what is known by that (open, same, no), the
 -- time by which it was looked at -> 1. `no` opens an alias again. Error LOST where the lock is another's.
 function operations.judge(coordinator, number)

@@ -747,6 +747,17 @@ class SiteQueue:
         """
         return bool(await self._call("reopen", opener, number, site, checkpoint, taken, noted, owed))
 
+    async def refuse(
+        self, opener: str, number: int, record: SiteRecord, taken: int, left_out: str, report: bytes
+    ) -> bool:
+        """Leave offered entries of a finished site out, which has all its pages; False: it is not what it was any more.
+
+        `left_out`: what bounds leave out of it now. `report` tells the tables; empty: that is as before. LockLostError
+        as `decide`.
+        """
+        progress = (_progress_of(record), _progress_of(record._replace(left_out=left_out)))
+        return bool(await self._call("refuse", opener, number, record.site, taken, *progress, report))
+
     # --- aliases ---
 
     async def suspects(self) -> int:

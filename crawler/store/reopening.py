@@ -17,14 +17,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 import redis
-from sqlalchemy import and_, func, select, tuple_
+from sqlalchemy import and_, select, tuple_
 
 from crawler.agent.frontier import Known, checkpoint_of
 from crawler.records import hash64
 from crawler.sites import connection
 from crawler.sites.canonical import page_of, path_of
 from crawler.sites.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
-from crawler.store import owing
+from crawler.store import full_sites, owing
 from crawler.store.agreement import lost_pages
 from crawler.store.aliases import Aliases
 from crawler.store.database import DatabaseAway, transaction
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from crawler.options import Options
     from crawler.sites.queue import SiteRecord, Undecided
+    from crawler.store.full_sites import Refused
     from crawler.store.owing import Owed
 
 logger = logging.getLogger("coordinator")
@@ -192,32 +193,53 @@ class _Decision:
         await self._queue.decide(*self._lock.holder, decided)
         began = time.monotonic()
         for site, one in to_open.items():
-            await self._open(site, one, len(new[site]))
+            await self._open(site, one, new[site])
             if ending.is_set() or time.monotonic() - began > BUSY_SECONDS:
                 break
         return True
 
-    async def _open(self, site: str, undecided: Undecided, many: int) -> None:
+    async def _open(self, site: str, undecided: Undecided, new: Collection[str]) -> None:
         began = time.monotonic()
         try:
-            now_ms = int(await self._queue.server_seconds() * 1000)
-            made = await self._lock.keep(lambda: self._checkpoint(site, undecided, many, now_ms))
-            checkpoint, lost = made
-            taken, noted = len(undecided.entries), undecided.noted
-            owed = lost.and_before(owing.read((await self._queue.owed()).get(site, ""))).text if lost else ""
-            opened = await self._queue.reopen(*self._lock.holder, site, checkpoint, taken, noted, owed)
+            if undecided.noted or not await self._refuse(undecided, new):
+                await self._reopen(site, undecided, len(new))
         finally:
             self.took[site] = time.monotonic() - began
+
+    async def _refuse(self, undecided: Undecided, new: Collection[str]) -> bool:
+        """Leave these paths out if the site has all its pages; False: it is to be opened."""
+        record, taken = undecided.record, len(undecided.entries)
+        if record is None or record.done_hash is None:
+            return False
+        refused = await self._lock.keep(lambda: self._refused(record.site, new))
+        if refused is None:
+            return False
+        await self._queue.refuse(*self._lock.holder, record, taken, refused.left_out, refused.record)
+        return True
+
+    def _refused(self, site: str, new: Collection[str]) -> Refused | None:
+        # Not the known pages that a shorter way leads to.
+        unknown = unknown_of(self._engine, {site: dict.fromkeys(new, 0)})[site]
+        refused = full_sites.refuse(self._engine, self._options, site, unknown)
+        if refused is not None and refused.record:
+            logger.info("%s has all its pages (MAX_PAGES_PER_SITE): %d URLs are left out", site, len(unknown))
+        return refused
+
+    async def _reopen(self, site: str, undecided: Undecided, many: int) -> None:
+        now_ms = int(await self._queue.server_seconds() * 1000)
+        made = await self._lock.keep(lambda: self._checkpoint(site, undecided.record, many, now_ms))
+        checkpoint, lost = made
+        taken, noted = len(undecided.entries), undecided.noted
+        owed = lost.and_before(owing.read((await self._queue.owed()).get(site, ""))).text if lost else ""
+        opened = await self._queue.reopen(*self._lock.holder, site, checkpoint, taken, noted, owed)
         if opened and checkpoint:
             logger.info("%s is opened again: %s", site, _why(many, noted))
 
     def _checkpoint(
-        self, site: str, undecided: Undecided, many: int, now_ms: int
+        self, site: str, record: SiteRecord | None, many: int, now_ms: int
     ) -> tuple[bytes, Owed | None]:
         """Empty: nothing of the site is to be loaded. With it what the tables lost of the site."""
-        if not (undecided.noted or self._has_room(site, many)):
-            return b"", None
-        lost = self._lost(undecided.record, now_ms)
+        lost = self._lost(record, now_ms)
         made = checkpoint_from_tables(self._engine, site, again=lost is not None, more=many > 0)
         return made or b"", lost
 
@@ -227,23 +249,6 @@ class _Decision:
         if record is not None and lost is not None:
             logger.warning("%s: pages of it are gone from the tables; it is walked again", record.site)
         return lost
-
-    def _has_room(self, site: str, many: int) -> bool:
-        """Whether more pages of the site may be fetched; says so where they may not."""
-        key = hash64(site)
-        with transaction(self._engine) as db:
-            budget = db.execute(select(sites.c.budget).where(sites.c.site_id == key)).scalar()
-            most = self._options.max_pages_per_site if budget is None else budget
-            if not most or not many:
-                return True
-            held = db.execute(select(func.count()).where(pages.c.site_id == key)).scalar() or 0
-        if held < most:
-            return True
-        logger.warning(
-            "%s: %d URLs offered to it are left out: %d of %d pages are there (MAX_PAGES_PER_SITE)",
-            *(site, many, held, most),
-        )
-        return False
 
 
 def _why(many: int, noted: int) -> str:
