@@ -13,7 +13,10 @@ from html import escape
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from crawler.agent import traps
 from crawler.agent.frontier import Frontier
 from crawler.agent.traps import MOST_FAMILIES, MOST_SEEN, MOST_TEXT, MOST_TRAPS, Traps, family_of, repeats
 from tests.crawling import Place
@@ -296,6 +299,11 @@ def test_of_a_text_without_end_the_beginning_tells() -> None:
     for page in range(PAGES + 5):
         trap = trap or traps.look(f"/day/{page}", same + sentence(page), [], tuple)
     assert trap == "/day/0"
+
+
+@given(st.text(st.sampled_from("ab0Z9 -é٣ª\n"), max_size=30))
+def test_the_fast_way_finds_the_same_words(text: str) -> None:
+    assert list(traps._words_of_text(text)) == traps._words(text)
 
 
 @pytest.mark.parametrize(

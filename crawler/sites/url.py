@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _C0_CONTROL_OR_SPACE = "".join(map(chr, range(33)))
@@ -204,5 +204,6 @@ def _number(part: str) -> int:
 
 
 def host_of(site: str) -> str:
-    """The host of a site, without port."""
-    return urlsplit(site).hostname or ""
+    """The host of a site, or of a URL as it is asked for, without port and brackets."""
+    place = site[site.find("://") + len("://") :].partition("/")[0]
+    return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0]
