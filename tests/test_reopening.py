@@ -166,6 +166,15 @@ def test_many_paths_are_decided_however_long_that_takes(
     assert opener.queue.state(A) == "suspended"
 
 
+def test_what_cannot_be_read_is_said_once(opener: Opener, caplog: pytest.LogCaptureFixture) -> None:
+    """Agents wait for the decision, and records are stored all the same."""
+    opener.queue.raw.set(BASE + "undecided", "of another kind")
+    for _ in range(2):
+        assert not opener.decide()
+    assert caplog.text.count("no finished site is opened for new pages until this is mended: WRONGTYPE") == 1
+    opener.queue.raw.delete(BASE + "undecided")
+
+
 def test_an_unfinished_site_with_pages_to_load_again_takes_no_time(opener: Opener) -> None:
     opener.finish(A)
     opener.queue.restore([Restored(B, "waiting")])

@@ -116,7 +116,9 @@ class Reopening:
             self._runner = asyncio.Runner()
         try:
             return self._runner.run(self._decide(engine))
-        except BrokenRecordError as error:
+        except (BrokenRecordError, redis.ResponseError) as error:
+            if isinstance(error, redis.ResponseError) and connection.passes(error):
+                raise
             if not self._warned_broken:
                 self._warned_broken = True
                 logger.error("no finished site is opened for new pages until this is mended: %s", error)
