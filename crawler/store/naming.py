@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from crawler.options import Options
     from crawler.sites.queue import SiteQueue, SiteRecord
 
-# Rows of `pages` that are read at a time: some ten megabytes of links.
-_BATCH = 5_000
+# Rows of `pages` that are read at a time: half a megabyte of links mostly, 200 of pages with MAX_LINKS_PER_PAGE each.
+_BATCH = 500
 # Hashes that a database hands over at a time.
 _PIECEMEAL: dict[str, Any] = {"yield_per": 50_000}
 
