@@ -27,7 +27,13 @@ from sqlalchemy import Table, make_url, select, text
 from benchmarks.producers import Author
 from crawler import options
 from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, encode, pack_links
-from crawler.store.coordinator import KILL_POINTS, KILL_VARIABLE, Coordinator
+from crawler.store.coordinator import (
+    BATCH_BYTES,
+    KILL_POINTS,
+    KILL_VARIABLE,
+    READ_AT_A_TIME,
+    Coordinator,
+)
 from crawler.store.database import DatabaseError, migrate, open_database
 from crawler.store.stream import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, runs, sites
@@ -279,6 +285,18 @@ def test_a_backlog_takes_little_more_than_its_bytes_and_drains_by_itself(
     drain(valkey, url)
     assert numbers(url) == list(range(1, many + 1))
     assert valkey.client.xlen(KEY) == 0
+
+
+def test_a_batch_is_bounded_in_bytes(valkey: RunningServer, make_database: MakeDatabase) -> None:
+    """Pages of a hostile site, each with as many links as MAX_LINKS_PER_PAGE allows: 120 MB of them."""
+    links = bytes(8 * 50_000)
+    pipe = valkey.client.pipeline(transaction=False)
+    for number in range(300):
+        pipe.xadd(KEY, {"v": "1", "r": encode(a_page(number)), "l": links})
+    pipe.execute()
+    made = make_coordinator(valkey.url, make_database("sqlite"))
+    batch = made._gather(threading.Event())
+    assert BATCH_BYTES <= len(batch) * len(links) < BATCH_BYTES + READ_AT_A_TIME * len(links)
 
 
 # --- Kills ------------------------------------------------------------------------------------------------

@@ -63,6 +63,10 @@ TELL_SECONDS = 60.0
 # at Python's own 700 a third of all the time went there.
 GC_ALLOCATIONS = 50_000
 
+# Entries read at a time, and bytes after which a batch is full: one page may have 400 kB of links.
+READ_AT_A_TIME = 100
+BATCH_BYTES = 64_000_000
+
 # Drills set this variable to one of these places; the process kills itself there.
 KILL_VARIABLE = "LOWTIDE_KILL_POINT"
 KILL_POINTS = ("before-commit", "after-commit", "before-acknowledge")
@@ -181,13 +185,16 @@ class Coordinator:
     def _gather(self, stop: threading.Event) -> list[Entry]:
         """A batch: full, or as much as came within BATCH_SECONDS of its first entry; empty when idle."""
         most = self._options.batch_records
-        entries = self._stream.read(most, IDLE_MS)
+        entries = found = self._stream.read(min(most, READ_AT_A_TIME), IDLE_MS)
+        size = _size(found)
         deadline = time.monotonic() + self._options.batch_seconds
-        while entries and len(entries) < most and not stop.is_set():
+        while entries and len(entries) < most and size < BATCH_BYTES and not stop.is_set():
             left_ms = int((deadline - time.monotonic()) * 1000)
             if left_ms <= 0:
                 break
-            entries += self._stream.read(most - len(entries), min(left_ms, IDLE_MS))
+            found = self._stream.read(min(most - len(entries), READ_AT_A_TIME), min(left_ms, IDLE_MS))
+            size += _size(found)
+            entries += found
         return entries
 
     def _take_in(self, stop: threading.Event, entries: list[Entry]) -> None:
@@ -277,6 +284,10 @@ class Coordinator:
         if not passes(error):
             raise error
         return f"Redis at {self._redis_told}"
+
+
+def _size(entries: list[Entry]) -> int:
+    return sum(len(value) for entry in entries for value in entry.fields.values())
 
 
 class _Pulse:
