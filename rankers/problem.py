@@ -47,7 +47,7 @@ class Ranker(Protocol):
     """One way to rank pages."""
 
     def __call__(self, problem: Problem) -> Solution:
-        """The ranks of this problem; RankError where there are none."""
+        """The ranks of this problem; RankError where there are none. A page with more `teleport` gets more."""
 
 
 def not_reached(part: str, tolerance: float, sweeps: int, residual: float) -> RankError:

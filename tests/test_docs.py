@@ -12,7 +12,8 @@ of postgresql+psycopg://crawl@db.example.net/crawl.
     ```python    is run as a script.
 
 A comment right before a block changes that: `<!-- file: PATH -->` writes it there instead of running it,
-`<!-- run: skip REASON -->` only shows it. Blocks of other kinds (```text, ```ini …) are only shown.
+`<!-- line: PATH NAME -->` puts it at the end of the dictionary NAME of that file, `<!-- run: skip REASON -->` only
+shows it. Blocks of other kinds (```text, ```ini …) are only shown.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ COPIED = (
     "rankers",
     "settings",
     "tests",
+    "docs",
     "scrapy.cfg",
     "Makefile",
     "pyproject.toml",
@@ -68,6 +70,7 @@ class Block(NamedTuple):
     kind: str
     text: str
     file: str = ""  # written there
+    registry: str = ""  # put at the end of the dictionary of this name in `file`
     skip: str = ""  # why it is not run
 
     @property
@@ -118,6 +121,53 @@ def test_most_examples_are_run() -> None:
     blocks = [b for page in PAGES for b in blocks_of((ROOT / page).read_text(encoding="utf-8"))]
     assert sum(bool(block.skip) for block in blocks) <= 5
     assert sum(block.runs for block in blocks) >= 15
+
+
+# Folder of a plug-in -> the dictionary that it is registered in, where there is one, and its contract suite.
+PLUG_INS = {
+    "crawler/pipelines": ("PAGE_PIPELINES", "test_page_pipelines.py"),
+    "crawler/recrawl": ("NAMES", "test_recrawl.py"),
+    "crawler/reports": ("", "test_reports.py"),
+    "crawler/schedulers": ("NAMES", "test_schedulers.py"),
+    "rankers": ("NAMES", "test_rankers.py"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_plug_in_of_a_page_is_registered_and_run_through_its_contract(page: str) -> None:
+    blocks = blocks_of((ROOT / page).read_text(encoding="utf-8"))
+    lines = "".join(
+        f"{block.registry} {line}\n" for block in blocks if block.registry for line in block.text.splitlines()
+    )
+    proved = re.findall(
+        r"pytest tests/contracts -k '(.*)'", "\n".join(block.text for block in blocks if block.runs)
+    )
+    for block in blocks:
+        folder, _, name = block.file.rpartition("/")
+        if block.registry or folder not in PLUG_INS:
+            continue
+        name, (registry, suite) = name.removesuffix(".py"), PLUG_INS[folder]
+        assert (ROOT / "tests/contracts" / suite).exists()
+        if registry:
+            assert re.search(rf'^{registry} .*"{folder.replace("/", ".")}\.{name}\.', lines, re.MULTILINE), (
+                block.file
+            )
+        assert name in " ".join(proved).split(), (
+            f"{block.file} is in no `pytest tests/contracts -k` of {page}"
+        )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_plug_ins_of_a_page_are_written_as_ours_are(page: str) -> None:
+    """They pass the linter, so that a copy of one does not begin with its complaints."""
+    for block in blocks_of((ROOT / page).read_text(encoding="utf-8")):
+        if block.file.rpartition("/")[0] in PLUG_INS and not block.registry:
+            for command in ("check", "format --check"):
+                called = [sys.executable, "-m", "ruff", *command.split(), "--stdin-filename", block.file, "-"]
+                said = subprocess.run(
+                    called, cwd=ROOT, input=block.text, capture_output=True, text=True, check=False
+                )
+                assert said.returncode == 0, f"{page}:{block.line} {block.file}\n{said.stdout}{said.stderr}"
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -181,7 +231,9 @@ class Reader:
 
     def take(self, block: Block) -> None:
         """Write it, or run it."""
-        if block.file:
+        if block.registry:
+            register(self._folder / block.file, block.registry, block.text)
+        elif block.file:
             target = self._folder / block.file
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(self._real(block.text), encoding="utf-8")
@@ -285,6 +337,20 @@ def set_up(folder: Path) -> None:
     (folder / ".venv" / "ready").touch()
 
 
+def register(file: Path, name: str, lines: str) -> None:
+    """Put the lines at the end of this dictionary of the file."""
+    before = file.read_text(encoding="utf-8")
+    after, found = re.subn(
+        rf"^({re.escape(name)}\b[^\n]*\{{\n.*?)^\}}$",
+        lambda match: f"{match[1]}{lines}}}",
+        before,
+        count=1,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    assert found, f"{file} has no dictionary {name}"
+    file.write_text(after, encoding="utf-8")
+
+
 def blocks_of(text: str) -> list[Block]:
     """The fenced blocks of a page, with the comments right before them."""
     found: list[Block] = []
@@ -297,10 +363,11 @@ def blocks_of(text: str) -> list[Block]:
             continue
         end = lines.index("```", number + 1)
         above = lines[number - 1] if number else ""
-        file = re.fullmatch(r"<!-- file: (\S+) -->", above)
+        file = re.fullmatch(r"<!-- (?:file|line): (\S+)(?: (\S+))? -->", above)
         skip = re.fullmatch(r"<!-- run: skip (.*) -->", above)
         body = "\n".join(lines[number + 1 : end]) + "\n"
-        found.append(Block(number + 1, fence[1], body, file[1] if file else "", skip[1] if skip else ""))
+        path, registry = (file[1], file[2] or "") if file else ("", "")
+        found.append(Block(number + 1, fence[1], body, path, registry, skip[1] if skip else ""))
         number = end + 1
     return found
 
@@ -341,16 +408,27 @@ def matches(expected: list[str], printed: str) -> bool:
 def test_blocks_and_their_comments_are_read() -> None:
     page = (
         "# T\n\n```console\n$ a \\\n    b\nout\n$ c\n```\n<!-- file: x/y.py -->\n```python\n1\n```\n"
+        "<!-- line: x/z.py NAMES -->\n```python\n    1: 2,\n```\n"
         "<!-- run: skip there is none here -->\n```console\n$ no\n```\n```text\nfree\n```\n"
     )
     blocks = blocks_of(page)
-    assert [(b.kind, b.file, b.skip, b.runs) for b in blocks] == [
-        ("console", "", "", True),
-        ("python", "x/y.py", "", False),
-        ("console", "", "there is none here", False),
-        ("text", "", "", False),
+    assert [(b.kind, b.file, b.registry, b.skip, b.runs) for b in blocks] == [
+        ("console", "", "", "", True),
+        ("python", "x/y.py", "", "", False),
+        ("python", "x/z.py", "NAMES", "", False),
+        ("console", "", "", "there is none here", False),
+        ("text", "", "", "", False),
     ]
     assert steps_of(blocks[0].text) == [Step("a b", ["out"]), Step("c", [])]
+
+
+def test_a_line_is_put_into_its_dictionary(tmp_path: Path) -> None:
+    file = tmp_path / "names.py"
+    file.write_text('OTHER = {\n    "x": "y",\n}\nNAMES: dict[str, str] = {\n    "a": "b",\n}\nLAST = {\n}\n')
+    register(file, "NAMES", '    "c": "d",\n')
+    assert 'NAMES: dict[str, str] = {\n    "a": "b",\n    "c": "d",\n}\nLAST' in file.read_text()
+    with pytest.raises(AssertionError, match=r"has no dictionary NAME\b"):
+        register(file, "NAME", "")
 
 
 @pytest.mark.parametrize(

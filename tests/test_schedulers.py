@@ -54,6 +54,59 @@ def known_loads(shown: SiteView, row: int, none_known: float) -> list[float]:
     return [mean if load == UNKNOWN else float(load) for load in shown.load[row]]
 
 
+# --- a view checks itself, so that no policy has to ---
+
+
+@pytest.mark.parametrize("field", ["pages_per_hour", "pace_cap", "remaining"])
+@pytest.mark.parametrize("value", [np.nan, -1, np.inf])
+def test_a_view_refuses_a_number_that_means_nothing(field: str, value: float) -> None:
+    numbers = np.ones(50, np.float32)
+    numbers[7] = value
+    if field == "pace_cap" and value == np.inf:
+        assert view(50, **{field: numbers}).pace_cap[7] == np.inf, "no delay at all is a cap without end"
+        return
+    with pytest.raises(schedulers.SchedulerError, match=rf"SiteView\.{field} is -?(nan|inf|1\.0) at row 7"):
+        view(50, **{field: numbers})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        (
+            "load",
+            np.zeros((50, 23), np.uint8),
+            r"uint8 of shape \(50, 23\); wanted an array of uint8 of shape",
+        ),
+        ("load", np.zeros((50, 24), np.float32), r"float32 of shape \(50, 24\)"),
+        ("load", [[0] * 24] * 50, "list; wanted an array of uint8"),
+        ("pages_per_hour", np.ones(50), r"float64 of shape \(50,\); wanted an array of float32"),
+        ("pace_cap", np.ones((50, 1), np.float32), r"float32 of shape \(50, 1\)"),
+        (
+            "remaining",
+            np.ones(49, np.float32),
+            r"uint8 of shape \(50, 24\); wanted .* \(49, 24\), for as many",
+        ),
+        ("remaining", np.float32(1), r"uint8 of shape \(50, 24\)"),
+        ("remaining", None, r"uint8 of shape \(50, 24\)"),
+        ("ready", np.ones(49, bool), r"bool of shape \(49,\); wanted an array of bool of shape \(50,\)"),
+        ("ready", np.ones(50, np.uint8), "uint8 of shape"),
+        ("sequence", np.arange(50, dtype=np.float32), "float32 of shape .*; wanted an array of int64"),
+        ("hour_left", np.nan, "nan; wanted a share of an hour"),
+        ("hour_left", 1.5, "1.5; wanted a share of an hour"),
+        ("hour_left", "1", "'1'; wanted a share of an hour"),
+        ("slots", -1, "-1; wanted a whole number"),
+        ("slots", 1.5, "1.5; wanted a whole number"),
+        ("exponent", np.nan, "nan; wanted a number above 0"),
+        ("exponent", 0.0, "0.0; wanted a number above 0"),
+        ("exponent", np.inf, "inf; wanted a number above 0"),
+    ],
+)
+def test_a_view_refuses_what_is_not_of_its_kind(field: str, value: Any, words: str) -> None:
+    wrong = "load" if field == "remaining" else field  # the others are as many as `remaining` has
+    with pytest.raises(schedulers.SchedulerError, match=rf"SiteView\.{wrong} is {words}"):
+        view(50, **{field: value})
+
+
 # --- the law from load to pace ---
 
 

@@ -1,7 +1,7 @@
 """What the tables and the queue say. One file is one report, found by its name.
 
-A file has `figures(crawl)`, plain data that JSON can take, and `text(figures)`, the same for a person. It may have
-more; where it has not, what stands in is told in `Report`:
+A file has `figures(crawl)`, plain data that JSON can take, and `text(figures)`, the same for a person and never
+empty. It may have more; where it has not, what stands in is told in `Report`:
 
     rows(figures)      -> list[dict[str, …]]   the figures as one table, for CSV and pages; each row has the same keys
     pictures(figures)  -> list[Picture]        crawler.views.drawing has bars, columns, heat maps, curves and graphs

@@ -28,7 +28,11 @@ class SchedulerError(ValueError):
 
 @dataclass(frozen=True)
 class SiteView:
-    """What a policy sees of n sites; arrays are read-only."""
+    """What a policy sees of n sites; arrays are read-only.
+
+    A view checks itself when it is made: a shape or type that is not the one below, NaN, a negative number or an
+    infinite one (but for `pace_cap`) is a SchedulerError. So no policy has to check what it is shown.
+    """
 
     load: np.ndarray  # (n, 24) uint8: the next 24 hours, column 0 = now; 0 idle .. 254 full, 255 unknown
     pages_per_hour: np.ndarray  # (n,) float32: one slot's pace at load 0
@@ -39,6 +43,12 @@ class SiteView:
     slots: int  # sites worked on at a time, over all agents
     hour_left: float  # share of this hour still to come, 0 .. 1
     exponent: float = 1.0  # law from load to pace: 1 for loads measured as lost pace, 1.5 for ping tables
+
+    def __post_init__(self) -> None:
+        """SchedulerError with the field, what it is and what is wanted."""
+        from crawler.schedulers import view_check
+
+        view_check.check(self)
 
 
 class SiteScheduler(Protocol):

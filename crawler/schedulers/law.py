@@ -2,13 +2,11 @@
 
 Hides how ten million rows are read without a second copy of them: in blocks, hours first, so that each step of numpy
 is one long run over an hour. Promises what `SiteView` says: an unknown hour counts as the mean of the site's known
-ones; a site none of whose hours are known is flat. A view with a value that means nothing (NaN, a negative number)
-is refused before anything is reckoned, by SchedulerError.
+ones; a site none of whose hours are known is flat.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,8 +26,7 @@ BLOCK = 8192
 
 
 def open_sites(view: SiteView) -> np.ndarray:
-    """Which sites may be worked on now and have pages left; SchedulerError where the view means nothing."""
-    _check(view)
+    """Which sites may be worked on now and have pages left."""
     open_now: np.ndarray = view.ready & (view.remaining > 0)
     return open_now
 
@@ -128,33 +125,3 @@ def _mean_known(loads: np.ndarray, unknown: np.ndarray) -> np.ndarray:
     total = loads.sum(axis=0, dtype=np.float32) - (HOURS - known) * UNKNOWN
     mean: np.ndarray = total / np.maximum(known, 1)
     return mean
-
-
-def _check(view: SiteView) -> None:
-    n = len(view.remaining)
-    if view.load.shape != (n, HOURS) or view.load.dtype != np.uint8:
-        came = f"{view.load.dtype} of shape {view.load.shape}"
-        raise SchedulerError(f"SiteView.load is {came}; wanted uint8 of shape ({n}, {HOURS})")
-    for name in ("pages_per_hour", "pace_cap", "remaining", "ready", "sequence"):
-        shape = getattr(view, name).shape
-        if shape != (n,):
-            raise SchedulerError(f"SiteView.{name} is of shape {shape}; wanted ({n},), as many as remaining")
-    # No delay at all is a cap without end; the others are figures to reckon with.
-    _check_numbers("pages_per_hour", view.pages_per_hour, np.inf)
-    _check_numbers("remaining", view.remaining, np.inf)
-    _check_numbers("pace_cap", view.pace_cap, math.nan)
-    if not 0 <= view.hour_left <= 1:
-        raise SchedulerError(f"SiteView.hour_left is {view.hour_left!r}; wanted a share of an hour, 0 to 1")
-    if not 0 < view.exponent < math.inf:
-        raise SchedulerError(f"SiteView.exponent is {view.exponent!r}; wanted a number above 0")
-    if view.slots < 0:
-        raise SchedulerError(f"SiteView.slots is {view.slots!r}; wanted 0 or more")
-
-
-def _check_numbers(name: str, values: np.ndarray, refused: float) -> None:
-    """Least and greatest tell of a NaN too: both are NaN then."""
-    if not len(values) or (values.min() >= 0 and values.max() != refused):
-        return
-    row = int(np.flatnonzero(~(values >= 0) | (values == refused))[0])
-    wanted = "a number of 0 or more" if math.isnan(refused) else "a finite number of 0 or more"
-    raise SchedulerError(f"SiteView.{name} is {values[row]} at row {row}; wanted {wanted}")

@@ -134,47 +134,6 @@ def test_an_unknown_name_is_told_the_right_ones(name: str) -> None:
         schedulers.get(name)
 
 
-@pytest.mark.parametrize("name", schedulers.NAMES)
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("pages_per_hour", np.nan),
-        ("pages_per_hour", -1),
-        ("pages_per_hour", np.inf),
-        ("pace_cap", np.nan),
-        ("pace_cap", -1),
-        ("remaining", np.nan),
-        ("remaining", -1),
-        ("remaining", np.inf),
-    ],
-)
-def test_ours_refuse_a_number_that_means_nothing(name: str, field: str, value: float) -> None:
-    numbers = np.ones(50, np.float32)
-    numbers[7] = value
-    shown = view(50, **{field: numbers})
-    with pytest.raises(schedulers.SchedulerError, match=rf"SiteView\.{field} is -?(nan|inf|1\.0) at row 7"):
-        schedulers.get(name).score(shown)
-
-
-@pytest.mark.parametrize("name", schedulers.NAMES)
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("load", np.zeros((50, 23), np.uint8)),
-        ("load", np.zeros((50, 24), np.float32)),
-        ("ready", np.ones(49, bool)),
-        ("hour_left", np.nan),
-        ("hour_left", 1.5),
-        ("slots", -1),
-        ("exponent", np.nan),
-        ("exponent", 0.0),
-    ],
-)
-def test_ours_refuse_a_view_of_another_shape(name: str, field: str, value: Any) -> None:
-    with pytest.raises(schedulers.SchedulerError, match=rf"SiteView\.{field} is .*; wanted "):
-        schedulers.get(name).score(view(50, **{field: value}))
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_cap_at_all_is_a_cap(name: str) -> None:
     check(schedulers.get(name), view(50, pace_cap=np.full(50, np.inf, np.float32)))
