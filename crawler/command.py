@@ -205,13 +205,19 @@ class LowtideCommand(ScrapyCommand):
     def tables(self) -> Engine:
         """The tables of this crawl; CommandError where there are none yet, OptionError where they were not named."""
         from crawler.store import operating
+        from crawler.store.database import told
         from crawler.store.joining import require_tables
 
         assert self.settings is not None
         require_tables(self.settings, self.options)
         engine = operating.the_tables(self.options)
         if engine is None:
-            raise CommandError(f"nothing was crawled yet: no tables in {self.options.database}")
+            where = told(self.options.database)
+            raise CommandError(
+                f"no tables in DATABASE_URL {where} yet: a coordinator makes them (scrapy coordinate)"
+                if self.options.database_url
+                else f"nothing was crawled yet: no tables in {where}"
+            )
         return engine
 
     def fail(self, message: str) -> None:

@@ -266,6 +266,31 @@ def test_records_that_nobody_stores_are_told_at_the_end(
     coordinator.end().succeeded()
 
 
+def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
+    place: Place, valkey: RunningServer, farm: Farm
+) -> None:
+    """The crawl is good: nothing is wrong with the database, and what to type is the last line."""
+    given = {"REDIS_URL": valkey.url, "DATABASE_URL": f"sqlite:///{place.folder / 'named.db'}"}
+    run = place.crawl(farm.seeds, **given).succeeded()
+    assert run.out == ""
+    waiting, last = run.err.splitlines()[-2:]
+    assert waiting.endswith("wanted one: scrapy coordinate")
+    assert last == (
+        f"lowtide: no figures yet: DATABASE_URL {given['DATABASE_URL']} has no tables; `scrapy coordinate` with the "
+        "same REDIS_URL and DATABASE_URL makes them and stores the records"
+    )
+    missing = f"no tables in DATABASE_URL {given['DATABASE_URL']} yet: a coordinator makes them"
+    place.run("report", **given).refused(missing, code=1)
+    coordinator = place.start("coordinate", **given)
+    eventually(lambda: not valkey.client.xlen(key("results")), "all is stored")
+    run = place.crawl(farm.seeds, **given).succeeded()
+    assert f"results: {given['DATABASE_URL']}" in run.out
+    other = given["DATABASE_URL"].replace("named.db", "other.db")
+    run = place.crawl(farm.seeds, **given | {"DATABASE_URL": other}).succeeded()
+    assert run.err.splitlines()[-1].endswith("makes them, or was given another DATABASE_URL")
+    coordinator.end().succeeded()
+
+
 # --- Seeds ------------------------------------------------------------------------------------------------
 
 

@@ -464,11 +464,14 @@ class Command(stock.Command):
         if not names_tables(self.settings, self.options):
             return
         from crawler.reports import Crawl
-        from crawler.store.database import DatabaseError, open_database, told
+        from crawler.store.database import DatabaseError, check_version, open_database, told
 
         out = sys.stderr if self._items_go_to_output(opts) else sys.stdout
         try:
             engine = open_database(self.options.database)
+            if check_version(engine) is None:
+                print(f"lowtide: {_no_tables(told(engine.url), left)}", file=sys.stderr)
+                return
             print(self._found(Crawl(engine, self.settings, self.options), started_ms, left), file=out)
         except DatabaseError as error:
             print(f"lowtide: {error}", file=sys.stderr)
@@ -480,3 +483,12 @@ class Command(stock.Command):
         print(
             f"next:    scrapy report{where}    scrapy site list{where}    scrapy crawl site --help", file=out
         )
+
+
+def _no_tables(database: str, left: Left | None) -> str:
+    """Why a crawl that ended well has no figures to show, and what to do."""
+    if left and left.coordinators:
+        who = f"{', '.join(left.coordinators)} makes them, or was given another DATABASE_URL"
+    else:
+        who = "`scrapy coordinate` with the same REDIS_URL and DATABASE_URL makes them and stores the records"
+    return f"no figures yet: DATABASE_URL {database} has no tables; {who}"

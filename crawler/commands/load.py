@@ -106,10 +106,11 @@ class Command(LowtideCommand):
 
     def _tables(self) -> Engine:
         from crawler.store import operating
+        from crawler.store.database import told
 
         engine = operating.the_tables(self.options)
         if engine is None:
-            raise CommandError(f"no loads are known yet: no tables in {self.options.database}")
+            raise CommandError(f"no loads are known yet: no tables in {told(self.options.database)}")
         return engine
 
 

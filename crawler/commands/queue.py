@@ -110,10 +110,13 @@ class Command(LowtideCommand):
 
     def _tables(self, doing: str) -> Engine:
         from crawler.store import operating
+        from crawler.store.database import told
 
         engine = operating.the_tables(self.options)
         if engine is None:
-            raise CommandError(f"no tables in {self.options.database}: there is nothing to {doing} from")
+            raise CommandError(
+                f"no tables in {told(self.options.database)}: there is nothing to {doing} from"
+            )
         return engine
 
     def _repair(self, _args: list[str], opts: argparse.Namespace) -> None:
