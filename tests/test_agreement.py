@@ -163,9 +163,10 @@ class World:
         """As `scrapy doctor` counts."""
         return count_lost(self.engine, self.queue.raw, self.queue.options.key_prefix)
 
-    def rebuild(self) -> None:
+    def rebuild(self) -> operating.Rebuilt:
         options = self.queue.options
-        self.queue.wait(operating.rebuild(self.queue.queue, self.engine, Scope(options), options))
+        doing = operating.rebuild(self.queue.queue, self.engine, Scope(options), options)
+        return self.queue.wait(doing)  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -440,6 +441,17 @@ def test_a_rebuild_fetches_pages_that_name_what_no_table_has(world: World) -> No
     frontier.restore(world.queue.checkpoint(A)[0])
     assert [path for path, _ in frontier.to_fetch()] == ["/3"]
     assert (len(frontier), frontier.published) == (9, 8)
+
+
+@some_kinds
+def test_a_rebuild_says_which_pages_it_cannot_fetch_again(world: World) -> None:
+    """Another site that named what was offered to a lost one is in an agent's hand."""
+    world.walk(A, PATHS, left=1)
+    world.walk(B, PATHS, left=2)
+    world.load(A, "/3", links=pack_links([B + "/offered"]), outside_hosts=["b.example"])
+    assert world.queue.forget(B) == 1
+    assert world.queue.record(A).agent == "one"
+    assert world.rebuild()["held"] == 1
 
 
 @some_kinds

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -17,9 +18,10 @@ from sqlalchemy import Engine, event, select
 
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
-from crawler.records import Page, SiteEnded, SiteFound, decode
-from crawler.sites.queue import Offer, root_marks
-from crawler.store import decision_lock
+from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
+from crawler.sites.queue import Offer, Restored, SiteQueue, root_marks
+from crawler.sites.scope import Scope
+from crawler.store import decision_lock, operating
 from crawler.store.aliases import Loaded, compared
 from crawler.store.database import transaction
 from crawler.store.reopening import Reopening
@@ -388,7 +390,7 @@ class Judge:
             found = connection.execute(select(sites.c.site, sites.c.same_as))
             return {row.site: row.same_as for row in found}
 
-    def store(self, record: SiteEnded) -> None:
+    def store(self, record: SiteEnded | SiteFound) -> None:
         self._entries += 1
         with transaction(self.engine) as connection:
             store(connection, [Stored(f"{self._entries}-0", record)])
@@ -565,3 +567,28 @@ def test_a_full_site_keeps_whose_pages_it_has(judge: Judge) -> None:
         reopening.decide(judge.engine)
     assert judge.told()[TWIN] == SEED
     assert queue.state(TWIN) == "finished"
+
+
+def test_a_rebuild_that_goes_on_opens_no_alias(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator looks at it before its original has come back too."""
+    queue = judge.queue
+    names = sorted((f"http://{number}.example" for number in range(9)), key=hash64)
+    for name in names[:-1]:
+        judge.store(SiteFound(site=name, found_at=1, source="link"))
+        judge.store(
+            SiteEnded(
+                site=name, ended_at=1, finished=True, published=0, known=0, alias_of=names[-1], reason="x"
+            )
+        )
+    judge.store(SiteFound(site=names[-1], found_at=1, source="seed"))
+    monkeypatch.setattr(operating, "BATCH", 1)
+    restore = SiteQueue.restore
+
+    async def restore_and_look(self: SiteQueue, found: Sequence[Restored]) -> int:
+        new = await restore(self, found)
+        await asyncio.to_thread(judge.decide)
+        return new
+
+    monkeypatch.setattr(SiteQueue, "restore", restore_and_look)
+    queue.wait(operating.rebuild(queue.queue, judge.engine, Scope(queue.options), queue.options))
+    assert [queue.state(name) for name in names] == ["alias"] * 8 + ["waiting"]

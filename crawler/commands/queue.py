@@ -162,6 +162,11 @@ class Command(LowtideCommand):
                 f"{counts['alias']} aliases, {counts['blocked']} blocked; {counts['paused']} of them are paused, "
                 f"{counts['known']} others were known"
             )
+            if counts["held"]:
+                print(
+                    f"{counts['held']} of these are held by agents: what only their pages name of the lost sites is "
+                    "found by `scrapy crawl site --again`"
+                )
 
     async def _rebuild_now(self, engine: Engine) -> Rebuilt:
         from crawler.sites.scope import Scope

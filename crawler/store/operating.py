@@ -142,6 +142,7 @@ class Rebuilt(TypedDict):
     blocked: int
     paused: int
     known: int  # were in the queue already and stay as they are
+    held: int  # by agents: their pages that may name what was lost are not fetched again
 
 
 async def rebuild(
@@ -156,13 +157,13 @@ async def rebuild(
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
     walked again, with every page that is known of it, each at its depth. What seeds added to the `scope` comes back
     too; their paths are not in the tables before they are fetched. A finished site with pages that were sent back to
-    loading is opened again for these, and what recheck and revive are to ask is due when it was; so are checks of
-    status.
+    loading is opened again for these. What other jobs are to ask is due when it was.
     """
-    counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0)
+    counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0, held=0)
     now_ms = int(await queue.server_seconds() * 1000)
     tables = page_counts.count(engine)
     named = naming_pages(engine, dict.fromkeys(await _to_look_for(queue, engine, only), now_ms))
+    aliases: list[Restored] = []
     for batch in _stored_sites(engine, tables, only, now_ms):
         known = await queue.known([one.site for one, _ in batch])
         fresh = [
@@ -170,21 +171,19 @@ async def rebuild(
             for one, _ in batch
             if one.site not in known
         ]
-        await queue.restore(fresh)
+        await queue.restore([one for one in fresh if one.state != "alias"])
+        aliases += [one for one in fresh if one.state == "alias"]
         await queue.tell(_openings(batch, fresh, now_ms))
+        await queue.note_rootless(_rootless(engine, fresh))
         # Of the others too: a rebuild that died may have come no further with them.
         await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
         await _restore_scope(queue, scope, {one.site: row.source or "" for one, row in batch})
-        await queue.note_rootless(_rootless(engine, fresh))
         _count(counts, fresh)
         counts["known"] += len(known)
-    again = Again(queue, engine, options)
-    for site, hashes in named.items():
-        await again.fetch(site, hashes)
-    for dues in _status_dues(engine, options.status_interval_seconds):
-        await queue.fall_due(
-            "status", {site: at for site, at in dues.items() if only is None or site in only}
-        )
+    # Behind their originals: a coordinator opens an alias of a site that the queue does not know.
+    await queue.restore(aliases)
+    counts["held"] = await _fetch_again(queue, engine, options, named)
+    await _restore_status(queue, engine, options, only)
     await queue.count_tables_again(owes_all=only is None)
     return counts
 
@@ -195,6 +194,24 @@ async def _restore_scope(queue: SiteQueue, scope: Scope, sources: Mapping[str, s
     seeds = [site for site, source in sources.items() if source == SEED]
     await queue.widen_scope(chain.from_iterable(map(scope.roots_of, [*seeds, *moved])))
     await queue.note_moved((source.removeprefix(records.MOVED), site, "/") for site, source in moved.items())
+
+
+async def _fetch_again(
+    queue: SiteQueue, engine: Engine, options: Options, named: Mapping[str, Collection[int]]
+) -> int:
+    """Let these pages be fetched again; how many of their sites agents hold, of which none is."""
+    again = Again(queue, engine, options)
+    return [await again.fetch(site, hashes) for site, hashes in named.items()].count(None)
+
+
+async def _restore_status(
+    queue: SiteQueue, engine: Engine, options: Options, only: Collection[str] | None
+) -> None:
+    """When checks of status are due."""
+    for dues in _status_dues(engine, options.status_interval_seconds):
+        await queue.fall_due(
+            "status", {site: at for site, at in dues.items() if only is None or site in only}
+        )
 
 
 def _rootless(engine: Engine, restored: Sequence[Restored]) -> list[str]:
