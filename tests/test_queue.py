@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from hashlib import sha1
+from select import select
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -1769,12 +1770,13 @@ class Deaf:
     def _carry(self, near: socket.socket) -> None:
         with near, socket.socket(socket.AF_UNIX) as far, suppress(OSError):
             far.connect(self._path)
-            while question := near.recv(1 << 20):
-                far.sendall(question)
-                answer = far.recv(1 << 20)
-                if self.deaf:
-                    return
-                near.sendall(answer)
+            while True:
+                # A call may come in several parts.
+                for ready in select([near, far], [], [])[0]:
+                    data = ready.recv(1 << 20)
+                    if not data or (self.deaf and ready is far):
+                        return
+                    (far if ready is near else near).sendall(data)
 
 
 def test_an_unknown_operation_is_refused(queue: Driver) -> None:
