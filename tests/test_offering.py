@@ -200,7 +200,7 @@ def test_calls_are_bounded_in_bytes(valkey: RunningServer) -> None:
             assert sum(calls) > 4_000_000
             assert max(calls) <= CALL_BYTES
             assert max(len(entry.paths) for call in one.queue.calls for entry in call) <= ENTRY_PATHS
-            assert (await one.paths(B))[1:] == [*paths, "/" + "y" * 300_000, "/z"]
+            assert sorted((await one.paths(B))[1:]) == sorted([*paths, "/" + "y" * 300_000, "/z"])
 
     asyncio.run(check())
 

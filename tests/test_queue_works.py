@@ -394,7 +394,26 @@ def test_links_to_one_site_are_bounded(queue: Driver) -> None:
     queue.raw.rpush(BASE + f"paths:{A}", *["/x"] * 10_000)
     assert queue.offer([Offer(A, ["/y"])]) == [-3]
     queue.discover([Newcomer(A, b"", ("/seed",))], 0)
-    assert queue.given(A, 10_000) == ["/seed"], "seeds are not refused"
+    assert queue.given(A, 9_999) == ["/x\n/seed"], "seeds are not refused"
+
+
+def test_paths_that_come_one_by_one_wait_together(queue: Driver) -> None:
+    """Each of many pages names one page of a site that is known to all."""
+    depths = {f"/{number}": number % 3 for number in range(12_000)}
+    finished(queue, B)
+    queue.add(A)
+    for site in (A, B):
+        assert set(queue.offer([Offer(site, [path], depth) for path, depth in depths.items()])) == {0}
+    for entries in (queue.checkpoint(A)[1], queue.offered([B], len(depths))[0].entries):
+        assert len(entries) < 1_100
+        assert max(map(len, entries)) <= ENTRY_CHARACTERS
+        given = [read_entry(entry) for entry in entries]
+        assert {path: one.depth for one in given for path in one.paths if path != "/"} == depths
+    queue.join("one", {})
+    held, seen = queue.take_one("one"), len(queue.checkpoint(A)[1])
+    queue.offer([Offer(A, ["/later"])])
+    assert queue.given(A, seen) == ["/later"], "its holder has read those before"
+    queue.leave("one", held, "returned")
 
 
 def test_what_is_forgotten_or_paused_is_not_opened(queue: Driver) -> None:

@@ -51,9 +51,13 @@ local CROWDED_MS = 5000
 local FULL_MS = 1000
 -- An agent that misses sites asks again within a part of this; an older note is of one that has stopped asking.
 local HUNGRY_MS = 2000
--- Entries of links that may wait for one site (of ENTRY_CHARACTERS each). What is refused is reported to the agent that
--- offered it.
+-- Entries of links that may wait for one site. What is refused is reported to the agent that offered it.
 local MOST_OFFERED = 10000
+-- With more of them one is joined with one of the last, if both have no more characters: many flushes name a site that
+-- many link to, each but a few paths. More than a coordinator reads at a time, so that the last are none of those.
+local JOINED_BEYOND = 1000
+local JOINED_LAST = 8
+local ENTRY_CHARACTERS = 4096
 -- How long a site waits at most to be compared with the one that it may be an alias of. Where no coordinator is alive, one
 -- may be starting.
 local COMPARED_MS = 30000
@@ -409,12 +413,33 @@ local function names_root(paths)
   return string.find('\n' .. paths .. '\n', '\n/\n', 1, true) ~= nil
 end
 
+-- How the paths of an entry were found.
+local function way_of(entry)
+  return string.match(entry, '^%d+ %d+\n') or ''
+end
+
+-- Joins an entry with one of the last of a long list; false: it is one more. Not where an agent has read these already.
+local function join(key, paths)
+  if call('LLEN', key) < JOINED_BEYOND then return false end
+  local way = way_of(paths)
+  for place = -1, -JOINED_LAST, -1 do
+    local entry = call('LINDEX', key, place)
+    if #entry + #paths < ENTRY_CHARACTERS and way_of(entry) == way then
+      call('LSET', key, place, entry .. '\n' .. string.sub(paths, #way + 1))
+      return true
+    end
+  end
+  return false
+end
+
 -- An entry for a site that is not finished. Without a list a site begins with its root, so the first list must name it
 -- as well, unless a checkpoint has it or the site begins only now (`begins`). Its holder hears of it with its next
 -- renewal.
 local function give(site, record, paths, begins)
   local key = base .. 'paths:' .. site
-  if record.agent and record.work == 'site' then call('SADD', base .. 'given:' .. record.agent, site) end
+  local is_read = record.agent and record.work == 'site'
+  if is_read then call('SADD', base .. 'given:' .. record.agent, site) end
+  if not is_read and join(key, paths) then return end
   if call('RPUSHX', key, paths) > 0 then return end
   if not begins and not names_root(paths) and call('EXISTS', base .. 'checkpoint:' .. site) == 0 then
     call('RPUSH', key, '/')
@@ -464,7 +489,7 @@ local function receive(site, record, paths, most)
   if most > 0 and call('LLEN', list) >= most then return -3 end
   if gives_root then call('SREM', base .. 'rootless', site) end
   if record.state == 'f' then
-    call('RPUSH', list, paths)
+    if not join(list, paths) then call('RPUSH', list, paths) end
     call('ZADD', base .. 'undecided', 'NX', now(), site)
   else
     give(site, record, paths, false)
