@@ -8,32 +8,34 @@
 -- A site's record is one field of one of 65,536 small hashes: `state address [progress] [token agent work]`.
 -- States: w waiting, s suspended (has a checkpoint), l due later, f finished, a alias of another site, b blocked.
 -- A capital letter: the same, and paused by the operator. A held site keeps its state and names token, holder and
--- work behind it. `-` is an address not known yet; a `*` behind the address marks a site that a link led to, and no seed.
--- Progress is done/known/hash, once a lease has ended: how many URLs of the site have had their turn, of how many known
--- ones, and the hash of those that are done; then, where bounds leave out any, /depth120,links31: how many by which
--- reason. It is a text here.
+-- work behind it. `-` is an address not known yet; a `*` behind the address marks a site that a link led to, and no
+-- seed. Progress is done/known/hash, once a lease has ended: how many URLs of the site have had their turn, of how many
+-- known ones, and the hash of those that are done; then, where bounds leave out any, /depth120,links31: how many by
+-- which reason. It is a text here.
 --
 -- A session whose time is 0 is being swept: its agent is told GONE, and what it still holds is handed on.
 -- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
 --
--- Sites that are counted as suspended are kept in a set as well: where the plan names none, an idle slot takes of these.
+-- Sites that are counted as suspended are kept in a set as well: where the plan names none, an idle slot takes of
+-- these.
 --
 -- Paths from outside of a site (seeds, links and redirects of other sites) come as entries: paths, one a line. A first
--- line of digits before them is their depth, and how many redirects led to them: `3 1`; without it both are 0. They wait
--- in paths:SITE, and for a finished site in offered:SITE until a coordinator has compared them with the tables.
--- A site has had its root, unless the set `rootless` names it.
+-- line of digits before them is their depth, and how many redirects led to them: `3 1`; without it both are 0. They
+-- wait in paths:SITE, and for a finished site in offered:SITE until a coordinator has compared them with the tables. A
+-- site has had its root, unless the set `rootless` names it.
 --
 -- A site whose address, robots.txt and root page are those of an earlier one is suspected to be that one under a second
--- name. `suspected` has for it: state, the earlier site, the time (ms) from which on pages count, and the times (ms) before
--- which it must not be asked and until which it waits for the comparison. States: open (a coordinator compares the pages of
--- both), same (they are equal, and it is crawled all the same), no (they differ, or the operator says so: never again).
--- `namesakes:SITE` has those that are or were found to be SITE, `suspects` those that are to be looked at, by the time at
--- which that came up. An alias keeps its checkpoint and is given what is offered to it: it may be opened again.
+-- name. `suspected` has for it: state, the earlier site, the time (ms) from which on pages count, and the times (ms)
+-- before which it must not be asked and until which it waits for the comparison. States: open (a coordinator compares
+-- the pages of both), same (they are equal, and it is crawled all the same), no (they differ, or the operator says so:
+-- never again). `namesakes:SITE` has those that are or were found to be SITE, `suspects` those that are to be looked
+-- at, by the time at which that came up. An alias keeps its checkpoint and is given what is offered to it: it may be
+-- opened again.
 --
 -- `owed` has the sites of which the tables lost pages: what they must hold again (crawler.store.owing).
 --
--- `undecided` has the sites of which a coordinator has something to decide, by the time at which that came up: paths were
--- offered, or a finished site is noted in `reopen`. A site that is not finished keeps its note until it is.
+-- `undecided` has the sites of which a coordinator has something to decide, by the time at which that came up: paths
+-- were offered, or a finished site is noted in `reopen`. A site that is not finished keeps its note until it is.
 
 local base = string.sub(KEYS[1], 1, -6)
 local count = KEYS[1]
@@ -58,8 +60,8 @@ local MOST_OFFERED = 10000
 local JOINED_BEYOND = 1000
 local JOINED_LAST = 8
 local ENTRY_CHARACTERS = 4096
--- How long a site waits at most to be compared with the one that it may be an alias of. Where no coordinator is alive, one
--- may be starting.
+-- How long a site waits at most to be compared with the one that it may be an alias of. Where no coordinator is alive,
+-- one may be starting.
 local COMPARED_MS = 30000
 -- Suspected sites that one lease's end has looked at.
 local MOST_NAMESAKES = 1000
@@ -122,7 +124,8 @@ local function read(site)
 end
 
 local function write(site, record)
-  local text = (record.paused and string.upper(record.state) or record.state) .. ' ' .. record.address .. (record.linked and '*' or '')
+  local letter = record.paused and string.upper(record.state) or record.state
+  local text = letter .. ' ' .. record.address .. (record.linked and '*' or '')
   if record.progress then text = text .. ' ' .. record.progress end
   if record.agent then
     text = text .. ' ' .. record.token .. ' ' .. record.agent .. ' ' .. record.work
@@ -135,8 +138,9 @@ local function tell(report)
   if report ~= '' then call('XADD', base .. 'results', '*', 'v', '1', 'r', report) end
 end
 
--- Tells the tables that a finished site, or an alias, is gone on with, so that a lost queue is known to have held it. Its
--- progress is that from which it goes on; `rest`: what the URLs are that are known and not done: pending or over_budget.
+-- Tells the tables that a finished site, or an alias, is gone on with, so that a lost queue is known to have held it.
+-- Its progress is that from which it goes on; `rest`: what the URLs are that are known and not done: pending or
+-- over_budget.
 local function tell_opened(site, progress, rest)
   local done, known = string.match(progress or '0/0', '^(%d+)/(%d+)')
   local opened = { kind = 'opened', site = site, published = tonumber(done), known = tonumber(known) }
@@ -225,8 +229,8 @@ local function settle(address, limit, crowd, crowd_limit)
   if has_room(address, limit, crowd, crowd_limit) then unpark(address) end
 end
 
--- `crowd` keeps how many waited at the same time: a few sites that wait often are no shared front end. Nor does one that
--- is named again while it waits count again, or wait twice.
+-- `crowd` keeps how many waited at the same time: a few sites that wait often are no shared front end. Nor does one
+-- that is named again while it waits count again, or wait twice.
 local function park(site, place)
   if call('SADD', base .. 'parked', site) == 0 then return end
   local waiting = call('RPUSH', base .. 'park:' .. place, site)
@@ -235,6 +239,11 @@ local function park(site, place)
   end
 end
 
+local function is_unfinished(record)
+  return record ~= nil and (record.state == 'w' or record.state == 's' or record.state == 'l')
+end
+
+-- The state of a site that is to be gone on with.
 local function unfinished(site)
   return call('EXISTS', base .. 'checkpoint:' .. site) == 1 and 's' or 'w'
 end
@@ -296,7 +305,7 @@ local function hand_back(site, record, time)
   alter(site, record, function(r)
     let_go(r)
     if work == 'site' and progress and string.match(progress, '/(%d+)') ~= '0' then r.progress = progress end
-    if work == 'site' and (r.state == 'w' or r.state == 's' or r.state == 'l') then r.state = unfinished(site) end
+    if work == 'site' and is_unfinished(r) then r.state = unfinished(site) end
   end)
   if due > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', due, site) end
   if work ~= 'site' then
@@ -334,8 +343,9 @@ local function has_session(agent)
   return tonumber(call('ZSCORE', base .. 'agents', agent) or 0) > 0
 end
 
--- Whether the server lacks the last call of `offer` that it answered to this agent (its number): then it has come back as
--- of an earlier time, and whatever the agent said since is lost. The agent drops what it has, for it to be fetched again.
+-- Whether the server lacks the last call of `offer` that it answered to this agent (its number): then it has come back
+-- as of an earlier time, and whatever the agent said since is lost. The agent drops what it has, for it to be fetched
+-- again.
 local function is_older(agent, offers)
   if not has_session(agent) then return false end
   return tonumber(call('HGET', base .. 'agent:' .. agent, 'offers') or 0) < tonumber(offers)
@@ -365,7 +375,7 @@ local function sweep(time, lease_ms)
   end
   if call('HLEN', base .. 'held:' .. dead) == 0 then
     call('ZREM', base .. 'agents', dead)
-    call('UNLINK', base .. 'agent:' .. dead, base .. 'stop:' .. dead, base .. 'suspend:' .. dead, base .. 'given:' .. dead)
+    for _, kind in ipairs({ 'agent:', 'stop:', 'suspend:', 'given:' }) do call('UNLINK', base .. kind .. dead) end
   end
 end
 
@@ -409,6 +419,10 @@ local function note_hunger(agent, missing, time)
   return others
 end
 
+local function is_root(paths)
+  return paths == '/' or string.find(paths, '^%d+ %d+\n/$') ~= nil
+end
+
 local function names_root(paths)
   return string.find('\n' .. paths .. '\n', '\n/\n', 1, true) ~= nil
 end
@@ -447,15 +461,19 @@ local function give(site, record, paths, begins)
   call('RPUSH', key, paths)
 end
 
+-- What a walk begins with; without paths that is the root.
+local function give_first(site, record, paths)
+  if paths == '' then return end
+  if not names_root(paths) then call('SADD', base .. 'rootless', site) end
+  give(site, record, paths, true)
+end
+
 local function begin(site, paths, linked)
   write(site, { state = 'w', address = '-', linked = linked })
   call('RPUSH', base .. 'fresh', site)
   add('waiting', 1)
   add('added', 1)
-  if paths ~= '' then
-    if not names_root(paths) then call('SADD', base .. 'rootless', site) end
-    give(site, {}, paths, true)
-  end
+  give_first(site, {}, paths)
 end
 
 -- A coordinator decides of this site once all is stored that was published before now.
@@ -469,22 +487,24 @@ local function note_reopening(site, record)
   if record and record.state == 'f' then await_decision(site) end
 end
 
--- An alias's paths are its original's; it keeps them, for it may be opened again. The site that they go to, and its record.
+-- An alias's paths are its original's; it keeps them, for it may be opened again. The site that they go to, and its
+-- record.
 local function pass_on(site, record, paths, most)
   local first = call('HGET', base .. 'why', site)
   if most == 0 or call('LLEN', base .. 'paths:' .. site) < most then give(site, record, paths, false) end
   return first, first and read(first)
 end
 
--- An entry for a site that is known, whatever its state: 0 taken (or it has its root already), -2 it is blocked, or stands
--- for no site that is known (as long as that is so nothing of it is loaded), -3 too many wait (only where `most` > 0).
+-- An entry for a site that is known, whatever its state: 0 taken (or it has its root already), -2 it is blocked, or
+-- stands for no site that is known (as long as that is so nothing of it is loaded), -3 too many wait (only where `most`
+-- > 0).
 local function receive(site, record, paths, most)
   if paths == '' then paths = '/' end
-  if record.state == 'a' and (paths == '/' or string.find(paths, '^%d+ %d+\n/$')) then return 0 end
+  if record.state == 'a' and is_root(paths) then return 0 end
   if record.state == 'a' then site, record = pass_on(site, record, paths, most) end
   if not record or record.state == 'b' or record.state == 'a' then return -2 end
   local gives_root = names_root(paths) and call('SISMEMBER', base .. 'rootless', site) == 1
-  if not gives_root and (paths == '/' or string.find(paths, '^%d+ %d+\n/$')) then return 0 end
+  if not gives_root and is_root(paths) then return 0 end
   local list = base .. (record.state == 'f' and 'offered:' or 'paths:') .. site
   if most > 0 and call('LLEN', list) >= most then return -3 end
   if gives_root then call('SREM', base .. 'rootless', site) end
@@ -583,8 +603,8 @@ local function open_alias(site, record)
   if not record.paused then call('RPUSH', again('site'), site) end
 end
 
--- The site is not crawled, or is crawled from its beginning: nothing is another's alias for its sake. `since` (ms), where
--- given: what was suspected of it begins again with pages that are fetched from then on.
+-- The site is not crawled, or is crawled from its beginning: nothing is another's alias for its sake. `since` (ms),
+-- where given: what was suspected of it begins again with pages that are fetched from then on.
 local function part_namesakes(site, since)
   for _, name in ipairs(call('SMEMBERS', base .. 'namesakes:' .. site)) do
     local record = record_of(name)
@@ -652,7 +672,8 @@ local function may_be_alias_of(site, record)
   return known and known.state == 'open' and known.first
 end
 
--- The site is left out for another one: so are those that are left out for it, and the others are compared with that one.
+-- The site is left out for another one: so are those that are left out for it, and the others are compared with that
+-- one.
 local function turn_namesakes(site, first)
   for _, name in ipairs(call('SMEMBERS', base .. 'namesakes:' .. site)) do
     local known, record = suspicion_of(name), record_of(name)
@@ -666,8 +687,8 @@ local function turn_namesakes(site, first)
   end
 end
 
--- A lease for loading has ended: what it brought is compared, and who may be an alias waits for that. `due`: the time (ms)
--- before which the site must not be asked.
+-- A lease for loading has ended: what it brought is compared, and who may be an alias waits for that. `due`: the time
+-- (ms) before which the site must not be asked.
 local function await_comparisons(site, record, how, due)
   for _, name in ipairs(call('SRANDMEMBER', base .. 'namesakes:' .. site, MOST_NAMESAKES)) do
     await_comparison(name)
@@ -705,6 +726,20 @@ local function seed(site, record, report)
   end
 end
 
+-- A finished site, or an alias, is walked from its beginning.
+local function begin_again(site, record, paths, time)
+  call('UNLINK', base .. 'checkpoint:' .. site)
+  clear_suspicion(site)
+  part_namesakes(site, time)
+  alter(site, record, function(r)
+    r.state = 'w'
+    undo(r)
+  end)
+  tell_opened(site, record.progress, 'pending')
+  call('RPUSH', base .. 'fresh', site)
+  give_first(site, record, paths)
+end
+
 -- Arguments of an operation that are not its list.
 local MOST_ARGUMENTS = 12
 
@@ -720,8 +755,8 @@ function operations.join(agent, lease_ms, description)
   return time
 end
 
--- agent, lease ms, pages -> server's time, how many sites the operator wants back, how many the plan wants suspended, the
--- names of both, then those of sites that were given paths; error GONE where the session is no more.
+-- agent, lease ms, pages -> server's time, how many sites the operator wants back, how many the plan wants suspended,
+-- the names of both, then those of sites that were given paths; error GONE where the session is no more.
 function operations.renew(agent, lease_ms, pages)
   local time = now()
   if not has_session(agent) then return gone(agent) end
@@ -780,19 +815,7 @@ function operations.discover(most, walk_again)
     elseif (old.state == 'f' or old.state == 'a') and walk_again == '1' then
       verdict = 2
       seed(site, old, record)
-      call('UNLINK', base .. 'checkpoint:' .. site)
-      clear_suspicion(site)
-      part_namesakes(site, time)
-      alter(site, old, function(r)
-        r.state = 'w'
-        undo(r)
-      end)
-      tell_opened(site, old.progress, 'pending')
-      call('RPUSH', base .. 'fresh', site)
-      if paths ~= '' then
-        if not names_root(paths) then call('SADD', base .. 'rootless', site) end
-        give(site, old, paths, true)
-      end
+      begin_again(site, old, paths, time)
     else
       seed(site, old, record)
       if receive(site, old, paths, 0) == -2 then verdict = -2 end
@@ -802,9 +825,9 @@ function operations.discover(most, walk_again)
   return answer
 end
 
--- most sites (0: no limit), agent or '', the number of its last call of this that was answered (0: none), then per entry:
--- site, record (JSON) of a site that is new or '' (such a site is left out), '1' if a new one begins with its root too,
--- '1' if a seed led there, so that the site counts as given, paths
+-- most sites (0: no limit), agent or '', the number of its last call of this that was answered (0: none), then per
+-- entry: site, record (JSON) of a site that is new or '' (such a site is left out), '1' if a new one begins with its
+-- root too, '1' if a seed led there, so that the site counts as given, paths
 -- -> per entry 1 new, 0 known, -1 refused by the limit, -2 nothing of the site is loaded, -3 too many wait; then this
 -- call's number. Error OLDER where the last call is not known.
 function operations.offer(most, agent, offers)
@@ -826,7 +849,8 @@ function operations.offer(most, agent, offers)
     else
       known = known + 1
       begin(site, paths, seeded ~= '1')
-      if root == '1' and call('SREM', base .. 'rootless', site) == 1 then call('LPUSH', base .. 'paths:' .. site, '/') end
+      local lacks_root = root == '1' and call('SREM', base .. 'rootless', site) == 1
+      if lacks_root then call('LPUSH', base .. 'paths:' .. site, '/') end
       enrol(site, time)
       tell(record)
       answer[#answer + 1] = 1
@@ -846,7 +870,8 @@ local function at_hand(work, time, packed)
   local many = 0
   for _, site in ipairs(call('LRANGE', again(work), 0, 15)) do
     local due = tonumber(call('ZSCORE', base .. 'wake:site', site) or 0)
-    if eligible(record_of(site), work) and due <= time and (packed ~= '1' or is_packed(site, work)) then many = many + 1 end
+    local ready = due <= time and (packed ~= '1' or is_packed(site, work))
+    if ready and eligible(record_of(site), work) then many = many + 1 end
   end
   return many
 end
@@ -856,8 +881,9 @@ end
 -- the number of its last call of `offer` that was answered
 -- -> flat list: sites waiting or suspended (of another work: some of those that could be leased now), sites leased,
 -- agents, 1 if there may be more names to look at, sites that other agents miss; then per site: name, token, state with
--- + behind it if there is a checkpoint, a budget or paths to read, ? if it is for a probe, ~ if it may be another's alias, address. Hunger is for
--- loading: another work leaves the notes as they are and is told 0. Error GONE without a session, OLDER as `offer`.
+-- + behind it if there is a checkpoint, a budget or paths to read, ? if it is for a probe, ~ if it may be another's
+-- alias, address. Hunger is for loading: another work leaves the notes as they are and is told 0. Error GONE without a
+-- session, OLDER as `offer`.
 function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_limit, hour, look, hungry, packed, offers)
   local time = now()
   lease_ms, wanted, look = tonumber(lease_ms), tonumber(wanted), tonumber(look)
@@ -916,7 +942,8 @@ function operations.lease(agent, lease_ms, work, wanted, limit, crowd, crowd_lim
         local more = state == 's'
           or call('EXISTS', base .. 'paths:' .. site) == 1
           or call('HEXISTS', base .. 'budget', site) == 1
-        local flags = state .. (more and '+' or '') .. (probe and '?' or '') .. (may_be_alias_of(site, record) and '~' or '')
+        local flags = state .. (more and '+' or '') .. (probe and '?' or '')
+        if may_be_alias_of(site, record) then flags = flags .. '~' end
         for _, part in ipairs({ site, token, flags, record.address }) do
           answer[#answer + 1] = part
         end
@@ -974,10 +1001,22 @@ function operations.locate(agent, site, token, address, limit, crowd, crowd_limi
   return free and 1 or 0
 end
 
+-- Records and their links, in turn, from this argument to that one.
+local function tell_pages(first, last)
+  for i = first, last, 2 do
+    if ARGV[i + 1] == '' then
+      tell(ARGV[i])
+    else
+      call('XADD', base .. 'results', '*', 'v', '1', 'r', ARGV[i], 'l', ARGV[i + 1])
+    end
+  end
+end
+
 -- agent, the number of its last call of `offer` that was answered, then per site: name, token, seq, delta (or ''), fold
--- ('1': the delta is the whole checkpoint), root (what the site has in common with an alias of it, one a line, or ''), least
--- pause between requests (ms), time before which the site must not be asked (ms; 0: none), its progress ('' leaves what is there), how many entries of paths the delta has taken in,
--- '1' if its records send pages back to loading, number of records, then per record JSON and links
+-- ('1': the delta is the whole checkpoint), root (what the site has in common with an alias of it, one a line, or ''),
+-- least pause between requests (ms), time before which the site must not be asked (ms; 0: none), its progress (''
+-- leaves what is there), how many entries of paths the delta has taken in, '1' if its records send pages back to
+-- loading, number of records, then per record JSON and links
 -- -> per site OK, AGAIN (a resend), STALE or GAP, and behind the first two the site that it may be an alias of. Error
 -- OLDER as `offer`: no page is published whose links the server has lost.
 function operations.publish(agent, offers)
@@ -985,8 +1024,9 @@ function operations.publish(agent, offers)
   local answer = {}
   local i = 4
   while i <= #ARGV do
-    local site, token, seq, delta, fold, root, delay, rests_until, progress, taken, sends_back, n = unpack(ARGV, i, i + 11)
-    n = tonumber(n)
+    local site, token, seq, delta, fold, root = unpack(ARGV, i, i + 5)
+    local delay, rests_until, progress, taken, sends_back = unpack(ARGV, i + 6, i + 10)
+    local n = tonumber(ARGV[i + 11])
     i = i + 12
     local holds, last, _, _, before = holding(agent, site)
     local verdict = 'OK'
@@ -997,13 +1037,7 @@ function operations.publish(agent, offers)
     elseif tonumber(last) + 1 ~= tonumber(seq) then
       verdict = 'GAP'
     else
-      for k = i, i + 2 * n - 1, 2 do
-        if ARGV[k + 1] == '' then
-          call('XADD', base .. 'results', '*', 'v', '1', 'r', ARGV[k])
-        else
-          call('XADD', base .. 'results', '*', 'v', '1', 'r', ARGV[k], 'l', ARGV[k + 1])
-        end
-      end
+      tell_pages(i, i + 2 * n - 1)
       if fold == '1' then call('UNLINK', base .. 'checkpoint:' .. site) end
       if delta ~= '' then call('RPUSH', base .. 'checkpoint:' .. site, delta) end
       if sends_back == '1' then note_reopening(site, record_of(site)) end
@@ -1023,6 +1057,17 @@ function operations.publish(agent, offers)
   return answer
 end
 
+-- A lease for another work than loading has ended; what it did not come to is due at once.
+local function leave_work(site, record, how, due, rests)
+  local time = now()
+  alter(site, record, let_go)
+  if due == 0 and how ~= 'finished' then due = how == 'parked' and time + CROWDED_MS or time end
+  -- It may have been told a sooner one.
+  if due > 0 then call('ZADD', base .. 'wake:' .. record.work, 'LT', due, site) end
+  if rests > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
+  return 1
+end
+
 -- agent, site, token, how (finished, returned, suspended, parked, later), due (ms, for later and returned; 0: at
 -- once), detail (paths seen for finished, the address for parked), reason or '', record
 -- (JSON) or '', progress ('': the record keeps what it has), the time before which nobody may ask the site (ms; 0:
@@ -1039,15 +1084,7 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
   end
   tell(report)
   vacate_all(site, record)
-  if work ~= 'site' then
-    local time = now()
-    alter(site, record, let_go)
-    due = tonumber(due)
-    if due == 0 and how ~= 'finished' then due = how == 'parked' and time + CROWDED_MS or time end
-    if due > 0 then call('ZADD', base .. 'wake:' .. work, 'LT', due, site) end -- it may have been told a sooner one
-    if tonumber(rests) > time and record.state ~= 'b' then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
-    return 1
-  end
+  if work ~= 'site' then return leave_work(site, record, how, tonumber(due), tonumber(rests)) end
   if how == 'finished' and tonumber(rests) > now() then call('ZADD', base .. 'wake:site', 'GT', rests, site) end
   if how == 'finished' then call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site) end
   alter(site, record, function(r)
@@ -1057,9 +1094,8 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
     if r.state ~= 'b' then r.state = how == 'finished' and 'f' or how == 'later' and 'l' or unfinished(site) end
   end)
   if record.state == 'b' then return 1 end
-  if record.state == 'f' and (call('HEXISTS', base .. 'reopen', site) == 1 or call('EXISTS', base .. 'offered:' .. site) == 1) then
-    await_decision(site)
-  end
+  local noted = call('HEXISTS', base .. 'reopen', site) == 1
+  if record.state == 'f' and (noted or call('EXISTS', base .. 'offered:' .. site) == 1) then await_decision(site) end
   if how == 'later' then
     call('ZADD', base .. 'wake:site', due, site)
     if reason ~= '' then call('HSET', base .. 'why', site, reason) end
@@ -1076,8 +1112,8 @@ function operations.leave(agent, site, token, how, due, detail, reason, report, 
 end
 
 -- agent, then per site: name, token, when its check is due again (ms), time before which it must not be asked (ms; 0:
--- none), what is kept of its robots.txt or '' (as it was), record (JSON) or '' -> how many leases ended. What was seen is told
--- also where the lease is another's by now; told twice it is stored once.
+-- none), what is kept of its robots.txt or '' (as it was), record (JSON) or '' -> how many leases ended. What was seen
+-- is told also where the lease is another's by now; told twice it is stored once.
 function operations.hand_in(agent)
   local time, ended = now(), 0
   for i = 3, #ARGV, 6 do
@@ -1113,7 +1149,8 @@ function operations.pack(site, work, packet)
   return 1
 end
 
--- site, work -> the time at which it was due (ms), or 0 where it is not; until `release` it is due at no time that comes.
+-- site, work -> the time at which it was due (ms), or 0 where it is not; until `release` it is due at no time that
+-- comes.
 function operations.hold_up(site, work)
   local due = tonumber(call('ZSCORE', base .. 'wake:' .. work, site) or 0)
   if due > 0 and due < HELD_UP_MS then
@@ -1138,14 +1175,14 @@ local function is_holder(lock, name, number)
   return call('GET', base .. lock) == name .. ' ' .. number
 end
 
--- coordinator, number, then per site: name, how many of its offered entries hold nothing new -> 1. Of a site that is not
--- finished all go to its frontier. Error LOST where the lock is another's.
+-- coordinator, number, then per site: name, how many of its offered entries hold nothing new -> 1. Of a site that is
+-- not finished all go to its frontier. Error LOST where the lock is another's.
 function operations.decide(coordinator, number)
   if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
   for i = 4, #ARGV, 2 do
     local site, taken = ARGV[i], ARGV[i + 1]
     local record = read(site)
-    if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then
+    if is_unfinished(record) then
       hand_over(site, record, call('LLEN', base .. 'offered:' .. site))
     elseif record and record.state == 'f' then
       call('LTRIM', base .. 'offered:' .. site, taken, -1)
@@ -1157,13 +1194,14 @@ function operations.decide(coordinator, number)
   return 1
 end
 
--- coordinator, number, site, checkpoint ('' where nothing of it is to be loaded), entries of its offered paths that were
--- looked at, how often it had been noted that pages of it are to be loaded again, and what the tables lost of it ('': nothing)
+-- coordinator, number, site, checkpoint ('' where nothing of it is to be loaded), entries of its offered paths that
+-- were looked at, how often it had been noted that pages of it are to be loaded again, and what the tables lost of it
+-- ('': nothing)
 -- -> 1 opened, or there was nothing to open; 0: it is not finished, and will be opened when it is. Error LOST.
 function operations.reopen(coordinator, number, site, checkpoint, taken, noted, owed)
   if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
   local record = read(site)
-  if record and (record.state == 'w' or record.state == 's' or record.state == 'l') then
+  if is_unfinished(record) then
     hand_over(site, record, tonumber(taken))
     note_decided(site, record)
     return 0
@@ -1204,8 +1242,8 @@ function operations.refuse(coordinator, number, site, taken, before, progress, r
   return 1
 end
 
--- coordinator, number, then per site: name, the site that it was compared with, what is known by that (open, same, no), the
--- time by which it was looked at -> 1. `no` opens an alias again. Error LOST where the lock is another's.
+-- coordinator, number, then per site: name, the site that it was compared with, what is known by that (open, same, no),
+-- the time by which it was looked at -> 1. `no` opens an alias again. Error LOST where the lock is another's.
 function operations.judge(coordinator, number)
   if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
   for i = 4, #ARGV, 4 do
@@ -1217,7 +1255,8 @@ function operations.judge(coordinator, number)
       note_suspicion(site, known)
       if state == 'no' and record.state == 'a' then open_alias(site, record) end
     end
-    if tonumber(call('ZSCORE', base .. 'suspects', site) or 0) <= tonumber(looked) then call('ZREM', base .. 'suspects', site) end
+    local since = tonumber(call('ZSCORE', base .. 'suspects', site) or 0)
+    if since <= tonumber(looked) then call('ZREM', base .. 'suspects', site) end
   end
   return 1
 end
@@ -1232,9 +1271,9 @@ function operations.hand_on(coordinator, number, site)
   return 1
 end
 
--- coordinator, number, site, the site that it is under a second name, its progress as it was read, progress from now on,
--- record (JSON; '': its holder is to give it back, no more) -> 1 it is left out; 0 it is not: it was given as a seed, is
--- held, has changed, or the other is not crawled. Error LOST.
+-- coordinator, number, site, the site that it is under a second name, its progress as it was read, progress from now
+-- on, record (JSON; '': its holder is to give it back, no more) -> 1 it is left out; 0 it is not: it was given as a
+-- seed, is held, has changed, or the other is not crawled. Error LOST.
 function operations.leave_out(coordinator, number, site, first, before, progress, report)
   if not is_holder('opener', coordinator, number) then return redis.error_reply('LOST ' .. coordinator) end
   local record, known = read(site), suspicion_of(site)
@@ -1243,9 +1282,8 @@ function operations.leave_out(coordinator, number, site, first, before, progress
     call('SADD', base .. 'suspend:' .. record.agent, site)
   end
   if record.agent or report == '' then return 0 end
-  local unfinished_one = record.state == 'w' or record.state == 's' or record.state == 'l'
   local other = read(first)
-  if not unfinished_one or (record.progress or '') ~= before or not is_crawled(other) then return 0 end
+  if not is_unfinished(record) or (record.progress or '') ~= before or not is_crawled(other) then return 0 end
   tell(report)
   -- Some may have come since its frontier was read; what is given twice is fetched once.
   for _, paths in ipairs(call('LRANGE', base .. 'paths:' .. site, 0, -1)) do receive(first, other, paths, 0) end
@@ -1312,6 +1350,14 @@ function operations.due_now(work, unpacked)
   return call('ZCOUNT', key, 0, soon) + call('ZCOUNT', key, HELD_UP_MS, HELD_UP_MS) + call('LLEN', again(work))
 end
 
+local function resumed(site, record)
+  call('HDEL', base .. 'why', site)
+  if record.agent then call('SREM', base .. 'stop:' .. record.agent, site) end
+  if class_of(record) ~= 'leased' and (record.state == 'w' or record.state == 's') then
+    call('RPUSH', again('site'), site)
+  end
+end
+
 -- site, order (pause, resume, block), reason, record (JSON) or '' -> the state's name before, or false for an unknown
 -- site. The holder, if there is one, is told with its next renewal. Of a blocked site nothing is left to pause.
 function operations.order(site, order, reason, report)
@@ -1335,11 +1381,7 @@ function operations.order(site, order, reason, report)
   end)
   if order == 'resume' then free_of_suspicion(site) else part_namesakes(site) end
   if order == 'resume' then
-    call('HDEL', base .. 'why', site)
-    if record.agent then call('SREM', base .. 'stop:' .. record.agent, site) end
-    if class_of(record) ~= 'leased' and (record.state == 'w' or record.state == 's') then
-      call('RPUSH', again('site'), site)
-    end
+    resumed(site, record)
     return before
   end
   if order == 'block' then
@@ -1387,7 +1429,7 @@ function operations.forget(site, report, ...)
   call('SREM', base .. 'suspended', site)
   call('SREM', base .. 'parked', site)
   call('HDEL', bucket(site), site)
-  call('UNLINK', base .. 'checkpoint:' .. site, base .. 'paths:' .. site, base .. 'visit:' .. site, base .. 'offered:' .. site)
+  for _, kind in ipairs({ 'checkpoint:', 'paths:', 'visit:', 'offered:' }) do call('UNLINK', base .. kind .. site) end
   call('ZREM', base .. 'undecided', site)
   call('SREM', base .. 'rootless', site)
   call('HDEL', base .. 'reopen', site)
@@ -1400,7 +1442,8 @@ function operations.forget(site, report, ...)
 end
 
 -- per site: name, letter (w, s, f, a, b; a capital one is paused), address, progress (or ''), pages of its own (or ''),
--- why (or ''), '1' if a link led to it, what the tables lost of it (or '') -> how many were not known. For rebuilding a lost queue; what is known stays as it is.
+-- why (or ''), '1' if a link led to it, what the tables lost of it (or '') -> how many were not known. For rebuilding a
+-- lost queue; what is known stays as it is.
 function operations.restore()
   local new = 0
   for i = 2, #ARGV, 8 do
@@ -1424,10 +1467,9 @@ function operations.restore()
   return new
 end
 
--- site, progress that its record has ('': none), checkpoint ('': the site begins with its root), progress from now on, what
--- the tables lost of it ('': nothing, or as it was) -> 1
--- the site continues from that checkpoint, a blocked one stays blocked; 0: its record says something else, or an agent
--- holds it. An agent whose session is over loses it here.
+-- site, progress that its record has ('': none), checkpoint ('': the site begins with its root), progress from now on,
+-- what the tables lost of it ('': nothing, or as it was) -> 1 the site continues from that checkpoint, a blocked one
+-- stays blocked; 0: its record says something else, or an agent holds it. An agent whose session is over loses it here.
 function operations.mend(site, before, checkpoint, progress, owed)
   local record, time = read(site), now()
   if record and record.agent and tonumber(call('ZSCORE', base .. 'agents', record.agent) or 0) <= time then
@@ -1471,7 +1513,8 @@ function operations.keep_account()
   return 1
 end
 
--- lock (planner, opener), holder, ms -> a fencing number while this holder has the lock, else 0. Asked again it holds on.
+-- lock (planner, opener), holder, ms -> a fencing number while this holder has the lock, else 0. Asked again it holds
+-- on.
 function operations.lock(lock, holder, ms)
   local name, number = string.match(call('GET', base .. lock) or '', '^(%S+) (%S+)$')
   if name and name ~= holder then return 0 end

@@ -765,7 +765,7 @@ class SiteQueue:
         return int(await self._client.zcard(f"{self._base}suspects"))
 
     async def to_compare(self, most: int) -> list[Suspect]:
-        """The first `most` sites that are to be compared with those that they may be; what nothing is said of goes."""
+        """The first `most` sites to be compared with those that they may be; drops those not suspected any more."""
         key, suspected = f"{self._base}suspects", f"{self._base}suspected"
         found = await self._client.zrange(key, 0, most - 1, withscores=True)
         looked = {_text(key, site): int(at) for site, at in found}
