@@ -125,9 +125,8 @@ class Page(_Record, tag="page", tag_field="kind"):
     sitemap_lastmod: int = 0
     extracted_at: int = 0  # when it was made anew from the archive, which is no fetch; 0: by its fetch
     work: Work = "site"  # that loaded it
-    asked_as: str = (
-        ""  # path that was asked for: as it was written where the page was first named; empty: `path`
-    )
+    # Path that was asked for, as it was written where the page was first named; empty: `path`.
+    asked_as: str = ""
 
     @property
     def url(self) -> str:
@@ -182,9 +181,8 @@ class SiteEnded(_Record, tag="ended", tag_field="kind"):
     published: int  # page records of this site so far, over all leases: what the tables must hold
     known: int  # URLs of the site that were ever accepted
     over_budget: int = 0  # of these, never fetched since a limit was reached
-    left_out: dict[
-        str, int
-    ] = {}  # URLs that bounds leave out, by reason (crawler.left_out); with over_budget
+    # URLs that bounds leave out, by reason (crawler.left_out); with over_budget.
+    left_out: dict[str, int] = {}
     left_out_hashes: bytes = b""  # of these (crawler.left_out.LeftOut.packed)
     pending: int = 0  # of these, still to fetch; for ever, where the site is another's alias or was blocked
     alias_of: str = ""  # the site that this one is under a second name; empty: it is itself

@@ -110,18 +110,17 @@ class Command(LowtideCommand):
         if as_json:
             print_json(added._asdict())
         else:
-            more = " (their new pages are fetched; --again walks them again)"
-            blocked = (
-                f", {added.blocked} blocked by the operator: nothing of them is fetched (`scrapy site resume SITE` "
-                "lifts it)"
-            )
-            print(
-                f"{added.new} sites added, {added.known} known before{more if added.known else ''}, "
-                f"{added.again} walked again, {added.bad} lines left out"
-                + (
-                    f", {added.left_out} seeds left out by SCOPE_INCLUDE or SCOPE_EXCLUDE"
-                    * bool(added.left_out)
-                )
-                + blocked * bool(added.blocked)
-            )
+            known = " (their new pages are fetched; --again walks them again)" if added.known else ""
+            words = [
+                f"{added.new} sites added",
+                f"{added.known} known before{known}",
+                f"{added.again} walked again",
+                f"{added.bad} lines left out",
+            ]
+            if added.left_out:
+                words.append(f"{added.left_out} seeds left out by SCOPE_INCLUDE or SCOPE_EXCLUDE")
+            if added.blocked:
+                lifted = "nothing of them is fetched (`scrapy site resume SITE` lifts it)"
+                words.append(f"{added.blocked} blocked by the operator: {lifted}")
+            print(", ".join(words))
         return 0 if added.new + added.known + added.again else 1

@@ -43,9 +43,7 @@ class Repaired(TypedDict):
     pages: dict[str, int]  # of unfinished ones: how many pages are fetched again
     walked: list[str]  # again, from the pages that the tables have
     from_root: list[str]  # walked again from their root, for the tables have no page
-    named: dict[
-        str, int
-    ]  # other sites: how many of their pages are fetched again, since they may name what is lost
+    named: dict[str, int]  # other sites: how many pages are fetched again, since they may name what is lost
     lost: list[str]  # walked again before, and pages that were lost are still missing
     rewritten: list[str]  # table `sites` gets what it did not have, once a coordinator has stored it
     given_up: list[str]  # blocked ones, and those that were named: their missing pages are not owed any more
