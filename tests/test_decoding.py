@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 import time
 import zlib
 
@@ -147,6 +148,7 @@ def test_no_more_is_made_than_is_asked_for(encodings: str, wire: bytes) -> None:
     for most in (1, 1000, len(TEXT) - 1):
         assert decoded(wire, encodings, most) == Decoded(TEXT[: most + 1])
     assert decoded(wire, encodings, len(TEXT)) == Decoded(TEXT)
+    assert decoded(wire, encodings, sys.maxsize) == Decoded(TEXT), "as much as there is"
 
 
 @pytest.mark.parametrize("encodings", ["gzip", "deflate", "br", "gzip, gzip"])

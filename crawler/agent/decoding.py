@@ -9,6 +9,7 @@ is given. Takes any bytes without raising, and makes no more than `most` bytes o
 from __future__ import annotations
 
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
@@ -68,7 +69,7 @@ class _Run(NamedTuple):
 
 def decoded(body: bytes, encodings: str, most: int) -> Decoded:
     """The body, of at most `most` bytes; `encodings` is the value of Content-Encoding."""
-    found = Decoded(body)
+    found, most = Decoded(body), min(most, sys.maxsize - 1)
     names = [name for name in map(_name, encodings.split(",")) if name not in _UNDECODED]
     for layer, name in enumerate(reversed(names)):
         if not found.body:
