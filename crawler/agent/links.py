@@ -33,8 +33,9 @@ LOOKED_BEYOND = 20_000
 _MOST_LONG = 100
 # Of the URLs that a page names as canonical, how many are looked at for one that leads anywhere.
 _MOST_NAMED = 10
-# One target of an HTTP Link header and its parameters (RFC 8288): a comma within < > or " " parts no two of them.
-_LINK = re.compile(r"""<([^<>]*+)>((?:[^",<]++|"(?:[^"\\]|\\.)*+")*+)""", re.DOTALL)
+# One target of an HTTP Link header and its parameters (RFC 8288): a comma within < > or " " parts no two of them. Open
+# quotes end the header: their end would be looked for again behind each `<`.
+_LINK = re.compile(r"""<([^<>]*+)>((?:[^",<]++|"(?:[^"\\]|\\.)*+")*+)(?:".*+)?+""", re.DOTALL)
 _LINK_REL = re.compile(r""";\s*+rel\s*+=\s*+(?:"([^"]*+)"|([^\s;"]++))""", re.IGNORECASE)
 # A link that says where it leads as it stands: perhaps a site, perhaps `./` or `../`, a path without dot segments, and
 # a query, of nothing that would be escaped; a fragment does not count.

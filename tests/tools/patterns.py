@@ -25,8 +25,9 @@ import crawler
 
 # Ways to apply a pattern; those that look at one place alone come first.
 CALLS = ("match", "fullmatch", "search", "finditer", "findall", "sub", "subn", "split")
-# Characters of one pattern that texts are made of: their pairs are tried too.
+# Characters of one pattern that texts are made of: their pairs are tried too; behind a match, of those in the pattern.
 MOST_CHARACTERS = 14
+MOST_OWN = 8
 # What is common in text that servers send, whatever the pattern says.
 COMMON = " \n\t<>\"'=/&;a0-"
 # A text is tried at this length first.
@@ -142,13 +143,16 @@ def growth(use: Use) -> tuple[float, str]:
 def _texts(pattern: re.Pattern[Any]) -> Iterator[tuple[str, str]]:
     """Beginnings, and what is repeated behind them."""
     tree = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
-    characters = list(dict.fromkeys([*_characters(tree), *COMMON]))[:MOST_CHARACTERS]
+    own = list(dict.fromkeys(_characters(tree)))[:MOST_OWN]
+    characters = list(dict.fromkeys([*own, *COMMON]))[:MOST_CHARACTERS]
     sample = _sample(tree)
     beginnings = dict.fromkeys(
         ["", *(sample[:length] for length in range(1, min(len(sample), 6) + 1)), sample]
     )
     pieces = [*characters, *("".join(pair) for pair in product(characters, repeat=2) if pair[0] != pair[1])]
     pieces.append(sample)
+    # A match may read on through all others: the quotes of `<x>\\"` are escaped for all but the first.
+    pieces += [sample + "".join(pair) for pair in product(own, repeat=2) if pair[0] != pair[1]]
     for piece in pieces:
         yield "", piece
     for beginning in beginnings:
