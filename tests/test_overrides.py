@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from crawler.agent.overrides import PLAIN, Dress, Overrides
+from crawler.agent.overrides import LONGEST_COOKIE, MOST_COOKIES, PLAIN, Dress, Overrides
 from crawler.options import OptionError, SiteOverride
 from tests.crawling import Place
 from tests.servers import RunningServer
@@ -138,6 +138,33 @@ def test_cookies_stay_with_their_site() -> None:
     assert sent("http://a.example/") == {b"given=1", b"session=2"}
     assert sent("http://a.example/deep/x") == {b"given=1", b"session=2", b"deep=3"}
     assert sent("http://b.example/") == set()
+
+
+def test_a_site_may_set_so_many_cookies_only() -> None:
+    """Held they take memory, and each answer would take longer than the one before."""
+    for override in (PLAIN, SiteOverride(cookies={"given": "1"})):
+        dress = Dress("http://a.example", override, "lowtide")
+
+        def answer(*lines: str, dress: Dress = dress) -> None:
+            asked = Request("http://a.example/")
+            dress.take_in(Response(asked.url, status=302, headers={"Set-Cookie": [*lines]}, request=asked))
+
+        answer("first=1", f"long={'x' * LONGEST_COOKIE}")
+        for number in range(10):
+            answer(*(f"c{number}-{one}=x" for one in range(100)))
+        times = dress.cookies
+        answer("one-more=1")
+        assert dress.cookies == times, "nothing new to send"
+        answer("first=2")
+        assert dress.cookies == times + 1
+        dress.wear()
+        request = Request("http://a.example/")
+        dress.put_on(request)
+        sent = (request.headers.get("Cookie") or b"").split(b"; ")
+        assert len(sent) == MOST_COOKIES
+        assert b"first=2" in sent
+        assert (b"given=1" in sent) == (override is not PLAIN)
+        assert not any(one.startswith(b"long") for one in sent)
 
 
 # --- In a crawl -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ can hold for no site.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request
 from scrapy.http import Response
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PLAIN = SiteOverride()
+# Cookies of one site that are kept, the first ones, and characters of the longest: as browsers have it.
+MOST_COOKIES: Final = 180
+LONGEST_COOKIE: Final = 4_096
 # Headers that say where a request goes or what is in it: they are libcurl's and the site's own.
 _NOT_OVERRIDDEN = frozenset({"host", "cookie", "content-length", "transfer-encoding", "connection"})
 
@@ -91,7 +94,7 @@ class Dress:
         """Keep the cookies that the site sets; as long as none are sent, those of redirects."""
         if self._jar is None and response.status not in REDIRECTS:
             return
-        if "Set-Cookie" not in response.headers or split(response.url)[0] != self._site:
+        if "Set-Cookie" not in response.headers or resolve(response.url)[0] != self._site:
             return
         assert response.request
         jar = self._jar
@@ -99,6 +102,7 @@ class Dress:
             jar = self._held = self._held or CookieJar()
         before = _values(jar)
         jar.extract_cookies(response, response.request)
+        _bound(jar)
         self.cookies += _values(jar) != before
 
     @property
@@ -122,6 +126,16 @@ class Dress:
         if lines:
             answer = Response(url, headers={"Set-Cookie": lines})
             self._jar.extract_cookies(answer, Request(url))
+
+
+def _bound(jar: CookieJar) -> None:
+    """Take out what is too long, and what came behind the first MOST_COOKIES."""
+    kept = 0
+    for one in list(jar.jar):
+        if kept < MOST_COOKIES and len(one.name) + len(one.value or "") <= LONGEST_COOKIE:
+            kept += 1
+        else:
+            jar.jar.clear(one.domain, one.path, one.name)
 
 
 def _values(jar: CookieJar) -> dict[tuple[str, str, str], str | None]:
