@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,15 +26,19 @@ INLET = "site:start_urls"
 
 
 class CountingQueue(SiteQueue):
-    """Keeps what was offered, call by call."""
+    """Keeps what was offered, call by call; `meanwhile` is called while the first is under way."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.calls: list[Sequence[Offer]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
 
     async def offer(self, offers: Sequence[Offer], max_sites: int = 0, *, agent: str = "") -> list[int]:
         self.calls.append(offers)
-        return await super().offer(offers, max_sites, agent=agent)
+        answers = await super().offer(offers, max_sites, agent=agent)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return answers
 
 
 class Offering:
@@ -125,6 +129,44 @@ def test_a_start_that_never_ends_is_not_waited_for_without_end(
                     await asyncio.sleep(0.01)
             await one.offers.send()
             assert one.offers.empty, "no seed, by what is known"
+
+    asyncio.run(check())
+
+
+def test_seeds_that_are_read_while_offers_are_sent_let_no_page_go(valkey: RunningServer) -> None:
+    """What that call left is sent by the next one, and not before are the pages that name it published."""
+
+    async def check() -> None:
+        async with offering(valkey, scope="seeds") as one:
+            one.seeding.starting = lambda: True
+            await one.read_seeds(A)
+            one.queue.meanwhile = lambda: setattr(one.seeding, "starting", lambda: False)
+            one.offers.add(A, ["/x"], 1)
+            one.offers.add(B, ["/linked"], 1)
+            await one.offers.send()
+            assert one.seeding.read
+            assert not one.offers.empty
+            assert one.offers.waits
+            await one.offers.send()
+            assert not one.offers.waits
+
+    asyncio.run(check())
+
+
+def test_a_longer_way_that_is_found_meanwhile_replaces_no_shorter_one(valkey: RunningServer) -> None:
+    async def check() -> None:
+        async with offering(valkey, scope="seeds", max_depth=9) as one:
+            await one.seeding.take_in(A)
+            one.queue.meanwhile = lambda: one.offers.add(B, ["/x"], 5)
+            one.offers.add(A, ["/y"], 1)
+            one.offers.add(B, ["/x"], 1)
+            await one.offers.send()
+            await one.seeding.take_in(B)
+            await one.seeding.queue_seeds([Seed(B, "/")])
+            await one.seeding.drain_inlet()
+            await one.offers.send()
+            sent = [offer for call in one.queue.calls for offer in call if offer.site == B]
+            assert [(offer.paths, offer.depth) for offer in sent] == [(["/x"], 1)]
 
     asyncio.run(check())
 

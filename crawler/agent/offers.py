@@ -59,6 +59,7 @@ class Offers:
         self._seeding = seeding
         self._pending: dict[str, dict[str, _Way]] = {}  # site -> path -> how it was found
         self._size = 0  # of these, with those that are just being sent
+        self._held_back = False  # the last `send` left some, since their sites may yet become seeds
         # Site of a seed that redirects, and where to: site and path.
         self._moved: dict[tuple[str, str, str], Offer] = {}
         self._inside: set[str] = set()  # sites that belong to the crawl
@@ -80,7 +81,8 @@ class Offers:
     @property
     def waits(self) -> bool:
         """Whether some may be sent only when the seeds are read: pages that name them are not to be published yet."""
-        return not self.empty and not self._seeding.read
+        # The seeds may have been read since the last `send` looked: then the next one sends what it left.
+        return not self.empty and (self._held_back or not self._seeding.read)
 
     def add(self, site: str, paths: Iterable[str], depth: int, redirects: int = 0) -> None:
         """Offer paths of another site, as written, found at this depth, the last of so many redirects in a row.
@@ -135,8 +137,11 @@ class Offers:
                 if not again:
                     return new
         finally:
+            self._held_back = bool(pending)
             for site, paths in pending.items():
-                self._pending[site] = {**paths, **self._pending.get(site, {})}
+                newer = self._pending.setdefault(site, {})
+                for path, way in paths.items():
+                    newer[path] = min(way, newer.get(path, way))
             self._size = sum(len(path) + PENDING_PATH for paths in self._pending.values() for path in paths)
 
     async def _send_inside(self, pending: dict[str, dict[str, _Way]]) -> tuple[int, bool]:
