@@ -13,7 +13,7 @@ import pytest
 from crawler.agent.breaker import IN_A_ROW, Row
 from crawler.agent.frontier import MOST_BEHIND, Frontier
 from tests.crawling import Place
-from tests.small_site import RESET, Reply, SmallSite, at_first, links
+from tests.small_site import RESET, Reply, SmallSite, at_first, links, text
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -161,6 +161,17 @@ def test_a_section_that_always_fails_is_not_the_site(place: Place) -> None:
         assert site.pages["/"] + site.pages["/a"] == 2 + 2, "one trial for each five bad URLs"
         assert site.pages["/b"] == 1
         place.run("report", "ledger").succeeded()
+
+
+def test_a_trial_obeys_robots_txt_as_it_is_by_now(place: Place) -> None:
+    broken = [f"/broken/{number}" for number in range(IN_A_ROW + 1)]
+    rules = at_first(Reply(404), text("User-agent: *\nDisallow: /$\n"))
+    with SmallSite({"/": links(*broken), "/robots.txt": rules, "*": BUSY}) as site:
+        given = {**GIVEN, "ROBOTS_LIFETIME_SECONDS": 1, "DOWNLOAD_DELAY": 0.4}
+        run = place.crawl([site.root], **given).succeeded()
+        assert site.paths.count("/robots.txt") > 1
+        assert site.pages["/"] == 1
+        assert f"{site.site} rests for" in run.err
 
 
 def test_the_only_page_that_is_left_is_tried_and_has_failed(place: Place) -> None:

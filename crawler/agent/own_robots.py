@@ -1,4 +1,4 @@
-"""robots.txt for what no frontier gave: a user's own requests, and those that a middleware puts in a page's place.
+"""robots.txt for what no frontier gave: a user's own requests, what middlewares replace, trials, the way of a redirect.
 
 That of pages is looked at when their turn comes (crawler/agent/visits.py). What the rules forbid is never fetched: the
 request's errback gets RobotsDenied, and the page whose place it was in has failed.
@@ -41,5 +41,6 @@ class OwnRobots:
 
 
 def _is_strange(errand: Errand) -> bool:
-    """Whether the frontier has not looked at the URL; robots.txt itself is read wherever it lies."""
-    return errand.own or (errand.replaced > 0 and not errand.for_robots)
+    """Whether nobody has looked at the URL since these rules were read; robots.txt itself is read wherever it lies."""
+    beside_pages = errand.own or errand.trial or errand.hops > 0
+    return beside_pages or (errand.replaced > 0 and not errand.for_robots)
