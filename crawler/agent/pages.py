@@ -214,7 +214,7 @@ class Chain:
             try:
                 step.process(page)
             except Exception as error:
-                page.record.error = f"{type(step).__name__}: {error}"[:200]
+                page.note(f"{type(step).__name__}: {error}"[:200])
                 logger.exception("%s failed on %s", type(step).__name__, page.record.url)
 
     async def flush(self) -> None:

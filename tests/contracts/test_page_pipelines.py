@@ -182,9 +182,10 @@ def test_the_suite_sees_a_failing_step(bench: Bench) -> None:
 def test_a_failing_step_costs_the_page_nothing_else(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     chain = Chain(bench.crawler, {**project_settings().getdict("PAGE_PIPELINES"), f"{__name__}.Failing": 150})
     page = bench.page(BODIES["page"], "text/html")
+    page.note("something is left out")
     chain.process(page)
     page.publish()
-    assert page.record.error == "Failing: no luck"
+    assert page.record.error == "something is left out; Failing: no luck"
     assert page.record.title == "One"
     assert len(page.record.sha256) == 64
     assert page.slot.frontier.in_flight == 0
