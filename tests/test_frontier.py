@@ -652,6 +652,7 @@ def test_a_page_is_asked_for_as_it_was_first_written(folded: bool) -> None:
     entries = [frontier.whole()]
     frontier.add(written, 1)
     entries = [frontier.whole()] if folded else [*entries, frontier.delta()]
+    assert [asked for asked, _ in frontier.to_fetch()] == ["/", *written[:4], "/x;"]
     assert [turn.asked for turn in drained(frontier)] == ["/", *written[:4], "/x;"]
     turns = drained(restored(entries, frontier))
     assert [turn.asked for turn in turns] == ["/", *written[:4], "/x;"]
@@ -911,6 +912,25 @@ def test_a_page_that_is_asked_again_comes_first_and_is_done_once() -> None:
     frontier.ask_again("/a")
     assert (frontier.published, list(frontier.done())) == (0, [])
     assert [turn.path for turn in drained(frontier)] == ["/a", "/b"]
+
+
+def test_no_more_redirects_are_remembered_however_often_a_site_is_taken_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("crawler.agent.frontier.MOST_REDIRECTS", 10)
+    frontier = filled("/", site=SITE)
+    entries = [frontier.whole()]
+    for lease in range(5):
+        frontier = restored(entries, frontier)
+        frontier.add([f"/{lease}/{number}" for number in range(7)], 1)
+        for turn in drained(frontier):
+            frontier.note_redirect(turn, "/")
+            frontier.finish(turn)
+        entries.append(frontier.delta())
+    paths = [f"/{lease}/{number}" for lease in range(5) for number in range(7)]
+    latest = [number >= len(paths) - 10 for number in range(len(paths))]
+    assert [frontier.has_redirected(path) for path in paths] == latest
+    assert [restored(entries, frontier).has_redirected(path) for path in paths] == latest
 
 
 def test_redirects_that_cannot_be_are_refused() -> None:

@@ -376,8 +376,9 @@ class Frontier:
         if self.over_budget:
             counts["pages"] = counts.get("pages", 0) + self.over_budget
         if self._copies.held:
-            held = sum(1 for path in self._copies.paths() if path not in self)
-            counts["copy"] = counts.get("copy", 0) + held
+            # Asked for with each delivery, so no page's name is looked for in all spellings.
+            held = self._copies.paths() - self._index.keys() - self._spelt.keys()
+            counts["copy"] = counts.get("copy", 0) + len(held)
         return counts
 
     def pack_left_out(self) -> bytes:
@@ -521,10 +522,10 @@ class Frontier:
         self._deferred, self._by_depth = set(), []
 
     def to_fetch(self) -> Iterator[tuple[str, int]]:
-        """The paths of all other pages, each with its depth; those beyond the budget too."""
+        """What to ask for all other pages, each with its depth; those beyond the budget too."""
         waiting = self._in_flight.keys() | self._deferred | {index for _, index, _ in self._set_back}
         for index in chain(sorted(waiting), range(self._head, len(self._paths))):
-            yield self._paths[index], self._depths[index]
+            yield self._spellings.get(index, self._paths[index]), self._depths[index]
 
     def undo(self, paths: Iterable[str]) -> int:
         """These pages are to be fetched again, of those whose turn has ended; how many there were."""
@@ -545,7 +546,9 @@ class Frontier:
             self._redirects[number] = target
             self._new_redirects.append(number)
             if len(self._redirects) > MOST_REDIRECTS:
-                del self._redirects[next(iter(self._redirects))]
+                oldest = next(iter(self._redirects))
+                del self._redirects[oldest]
+                self._new_redirects.append(oldest)
         circle = [target]
         while circle[-1] != number:
             following = self._redirects.get(circle[-1])
