@@ -207,6 +207,40 @@ def test_what_a_full_list_refused_is_offered_again(valkey: RunningServer) -> Non
     asyncio.run(check())
 
 
+def test_each_site_beyond_the_limit_is_told_once(
+    valkey: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has many pages, and each may be linked at another time, from other depths."""
+
+    async def check() -> None:
+        async with offering(valkey, scope="any", max_sites=1) as one:
+            await one.read_seeds(A)
+            for number in range(3):
+                for depth in (1, 2):
+                    one.offers.add(B, [f"/{number}/{depth}"], depth)
+                await one.offers.send()
+            assert len(one.queue.calls) == 1
+
+    asyncio.run(check())
+    assert caplog.messages == ["1 sites were left out: MAX_SITES is 1"]
+
+
+def test_a_seed_that_redirects_beyond_the_limit_widens_nothing(
+    valkey: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "agent")
+
+    async def check() -> None:
+        async with offering(valkey, scope="seeds", max_sites=1) as one:
+            await one.read_seeds(A)
+            assert one.offers.move(A, B, "/", 1) == ""
+            await one.offers.send()
+            assert one.offers.empty
+
+    asyncio.run(check())
+    assert caplog.messages == ["1 sites were left out: MAX_SITES is 1"]
+
+
 @pytest.mark.parametrize(("scope", "expected"), [("any", ["/", "/y"]), ("seeds", [])])
 def test_a_link_to_a_site_that_was_forgotten_finds_it_as_new(
     valkey: RunningServer, scope: str, expected: list[str]

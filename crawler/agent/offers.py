@@ -167,16 +167,18 @@ class Offers:
         if not moved:
             return 0
         await self._seeding.note_moved(moved)
+        self.look_again()
         new = 0
         for offers in _batches(moved.values()):
-            new += self._note(offers, await self._offer(offers))
-        self.look_again()
+            answers = await self._offer(offers)
+            new += self._note(offers, answers)
+            self._inside |= {one.site for one, answer in zip(offers, answers, strict=True) if answer >= 0}
         for way, one in moved.items():
-            self._inside.add(one.site)
             if self._moved.get(way) is one:
                 del self._moved[way]
         for seed, site in dict.fromkeys((seed, site) for seed, site, _ in moved):
-            logger.info("the seed %s redirects to %s, which belongs to the crawl now", seed, site)
+            if site in self._inside:
+                logger.info("the seed %s redirects to %s, which belongs to the crawl now", seed, site)
         return new
 
     def _forget_sites(self) -> None:
@@ -231,7 +233,7 @@ class Offers:
         for one, answer in zip(offers, answers, strict=True):
             if answer >= 0:
                 self._queued.add(one.site)
-            elif answer == -2:
+            elif answer in (-1, -2):
                 self._queued.discard(one.site)
                 self._inside.discard(one.site)
             if answer >= -1:
@@ -242,9 +244,11 @@ class Offers:
                 logger.warning(
                     "%s: links to it are left out: too many wait for it already (said once)", one.site
                 )
-        refused = answers.count(-1)
-        if refused:
-            logger.warning("%d sites were left out: MAX_SITES is %d", refused, self._options.max_sites)
+        refused = {one.site for one, answer in zip(offers, answers, strict=True) if answer == -1}
+        if refused - self._outside:
+            many = len(refused - self._outside)
+            logger.warning("%d sites were left out: MAX_SITES is %d", many, self._options.max_sites)
+            self._outside |= refused
         return answers.count(1)
 
 
