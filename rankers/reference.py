@@ -1,7 +1,7 @@
 """The same ranks by networkx, and the graph of blocks as a networkx graph: what the kernels are compared with.
 
 Slow and hungry (some 3 kB a page): for graphs up to some 100,000 pages. As a mode: `--mode rankers.reference.solve`.
-networkx reckons PageRank with scipy, which networkit brings.
+networkx reckons PageRank with scipy.
 """
 
 from __future__ import annotations

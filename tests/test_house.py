@@ -98,6 +98,8 @@ COMES_WITH = {
 }
 
 
+# Modules whose name is not that of their distribution.
+MODULE_OF = {"cld3_py": "gcld3"}
 # Libraries that an extra brings -> the file that asks for them, and says so where they are missing.
 OF_AN_EXTRA = {"pyspark": "rankers/spark.py", "py4j": "rankers/spark.py"}
 
@@ -319,6 +321,7 @@ def test_every_library_in_use_is_a_dependency_or_comes_with_one() -> None:
     """Of the packages themselves; what tests use is installed beside them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {re.split(r"[\[<>=!~ ]", line)[0].replace("-", "_") for line in project["dependencies"]}
+    declared = {MODULE_OF.get(name, name) for name in declared}
     known = declared | set(COMES_WITH) | set(sys.stdlib_module_names) | set(OURS)
     offences = [
         f"{found.file}:{found.line} {found.module}"

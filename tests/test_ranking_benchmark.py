@@ -35,11 +35,11 @@ def test_all_tools_rank_alike(folder: Path, tmp_path: Path) -> None:
         try:
             taken = ranking.take(name, folder, tmp_path / f"{name}.npy")
         except ImportError:
-            assert name == "igraph", "only this one may be absent"
+            assert name in ("igraph", "networkit"), "only these may be absent"
             continue
         assert taken["compute"] > 0
         found[name] = np.load(tmp_path / f"{name}.npy")
-    assert len(found) >= 4
+    assert len(found) >= 3
     for ranks in found.values():
         assert np.abs(ranks - found["exact"]).sum() < 1e-6
 
