@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from crawler.store.database import migrate, open_database
+from tests import warm
 from tests.crawling import Place
 from tests.databases import fresh_database
 from tests.servers import RunningServer, start_valkey
@@ -24,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Taken out of the environment, where every other LOWTIDE_ name is a setting of the crawl.
 REQUIRED = os.environ.pop("LOWTIDE_TESTS_REQUIRE", "") == "1" or os.environ.get("CI", "").lower() == "true"
 
+warm.use()
 
 # Minutes each: begun last, one of them alone would be what everybody waits for.
 LONG_FILES = ("test_docs.py", "test_benchmarks.py")

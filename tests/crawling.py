@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from crawler.store.server import Server, socket_path
+from tests import warm
 from tests.farm import Farm, Hit
 from tests.servers import eventually
 
@@ -44,14 +45,13 @@ STORED = "outcome in ('stored', 'duplicate') and status = 200"
 class Run:
     """One command: its process, and what it and its children say."""
 
-    def __init__(self, command: list[str], env: dict[str, str], cwd: Path, files: Path) -> None:
+    def __init__(
+        self, command: list[str], env: dict[str, str], cwd: Path, files: Path, *, fresh: bool = False
+    ) -> None:
         self.command = command
         self._out, self._err = files.with_suffix(".out"), files.with_suffix(".err")
         # Files and no pipes: a coordinator that outlives its agent holds these open as long as it likes.
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
+        self.process: warm.Process = warm.start(command, env, cwd, self._out, self._err, fresh=fresh)
 
     @property
     def pid(self) -> int:
@@ -134,14 +134,24 @@ class Place:
 
     # --- commands ---
 
-    def start(self, *words: str, env: dict[str, str] | None = None, cwd: Path = ROOT, **given: Any) -> Run:
-        """`scrapy WORDS … -s NAME=VALUE …` as a process; a setting that is None is left out."""
+    def start(
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+        fresh: bool = False,
+        **given: Any,
+    ) -> Run:
+        """`scrapy WORDS … -s NAME=VALUE …` as a process; a setting that is None is left out.
+
+        `fresh`: with a memory of its own (tests.warm).
+        """
         settings: list[str] = []
         for name, value in given.items():
             if value is not None:
                 settings += ["-s", f"{name}={json.dumps(value) if isinstance(value, dict) else value}"]
         files = self.folder / f"run-{len(self._runs)}"
-        run = Run([str(SCRAPY), *words, *settings], self.environment(env), cwd, files)
+        run = Run([str(SCRAPY), *words, *settings], self.environment(env), cwd, files, fresh=fresh)
         self._runs.append(run)
         return run
 

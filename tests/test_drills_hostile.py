@@ -65,7 +65,7 @@ def walk(
     wanted = {url for urls in farm.expected().values() for url in urls}
     before = len(farm.hits())
     words = ("--no-summary", "--when-idle", "wait")  # or it might end by itself just when it is ended
-    run = place.start_crawl(seeds, *words, REDIS_URL=server.url, **{**GIVEN, **given})
+    run = place.start_crawl(seeds, *words, fresh=True, REDIS_URL=server.url, **{**GIVEN, **given})
     most = 0
     deadline = time.monotonic() + limit
     while missing := wanted - {hit.url for hit in farm.hits()[before:]}:

@@ -92,6 +92,7 @@ def test_the_worst_of_the_web(place: Place, valkey: RunningServer) -> None:
             REDIS_URL=valkey.url,
             MAX_TRIES=1,
             CONNECT_TIMEOUT_SECONDS=1,
+            fresh=True,  # its memory is looked at
             **given,
         )
         memory = peak_memory(run)
