@@ -55,6 +55,8 @@ _REMEMBERED_LENGTH = 300
 # What is done for the odd links of one page, half a second at most, and what takes how much of it: a letter of a host
 # that is to be made punycode takes forty times as long as one of other text, and an escape ten times.
 _MOST_WORK = 10_000_000
+# The same for the URLs of a sitemap: it is enough for 50,000 of 250 characters, in escapes of a foreign alphabet.
+_MOST_WORK_OF_FILE = 60_000_000
 _WORK_OF_ANY = 60
 _WORK_OF_FOREIGN_LETTER = 40
 _WORK_OF_ESCAPE = 10
@@ -311,10 +313,10 @@ def target(url: str, location: str, length: int) -> tuple[str, str] | None:
     return _resolved(_place_of(url), _as_sent(location), length, None)
 
 
-def places(hrefs: list[str], url: str, site: str, length: int) -> list[tuple[str, str] | None]:
-    """Site and path of each, as `target`, of text that a file at `url` of `site` has."""
-    base = _Base(url, site, length, None)
-    return [base.place(href) for href in hrefs]
+def places(hrefs: list[str], url: str, site: str, length: int) -> tuple[list[tuple[str, str] | None], int]:
+    """Site and path of each, as `target`, of text that a file at `url` of `site` has; how many take long to read."""
+    base = _Base(url, site, length, None, _MOST_WORK_OF_FILE)
+    return [base.place(href) for href in hrefs], base.given_up
 
 
 class _Places:
@@ -367,12 +369,12 @@ class _Base:
     The short way gives what `resolve` gives, or leaves it to that; a test compares them on real and made-up links.
     """
 
-    def __init__(self, base: str, site: str, length: int, encoding: Encoding) -> None:
+    def __init__(self, base: str, site: str, length: int, encoding: Encoding, work: int = _MOST_WORK) -> None:
         # What is relative to a longer one would be too long itself: only links with a site of their own lead anywhere.
         self._base = _place_of(base, site) if len(base) <= length else None
         self._length = length
         self._encoding = encoding
-        self._work = _MOST_WORK
+        self._work = work
         self.given_up = 0  # links that were not looked at since those before them took so long
         # A shorter link is not too long, whatever becomes of it: a letter becomes four escapes at most.
         self._suspicious = (length - len(base)) // 12

@@ -477,7 +477,7 @@ class Visits:
         if not urls and self._options.sitemaps == "tried":
             urls = [USUAL_SITEMAP]
         base, length = f"{slot.site}/robots.txt", self._agent.max_url_length
-        places = [place for place in links.places(urls, base, slot.site, length) if place]
+        places = [place for place in links.places(urls, base, slot.site, length)[0] if place]
         own = sorted({path for site, path in places if differs_in_scheme(site, slot.site)})
         slot.sitemaps = frozenset(map(page_of, own))
         if not slot.loads:

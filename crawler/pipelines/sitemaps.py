@@ -41,7 +41,7 @@ class Sitemaps:
         found = sitemap_file.read(page.body, agent.options.sitemap_max_bytes, is_list=indexes is not None)
         if found is None:
             return
-        page.record.error = page.record.error or found.error
+        page.note(found.error)
         logger.debug("%s: a sitemap of %d pages", page.record.url, len(found.pages))
         # One that is merely linked may lead on once.
         self._follow(page, found, MOST_INDEXES if indexes is None else indexes + 1)
@@ -51,7 +51,12 @@ class Sitemaps:
         """Its pages, and the sitemaps that it names, which are as deep as it and behind so many indexes."""
         agent, slot, depth = page.agent, page.slot, page.turn.depth
         written = [entry.url for entry in found.pages]
-        own = links.places([*written, *found.maps], page.response.url, slot.site, agent.max_url_length)
+        own, given_up = links.places(
+            [*written, *found.maps], page.response.url, slot.site, agent.max_url_length
+        )
+        if given_up:
+            page.note(f"URLs but for {given_up:,} that take long to read")
+            slot.leave_out("markup", (page.turn.path,))
         placed = {
             url: place[1]
             for url, place in zip(written, own, strict=False)

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,7 @@ from crawler.agent.names import Names
 from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.slots import Slot
+from crawler.pipelines.sitemaps import Sitemaps
 from crawler.sites.queue import Leased
 from crawler.spiders.site import SiteSpider
 
@@ -190,6 +192,31 @@ def test_a_failing_step_costs_the_page_nothing_else(bench: Bench, caplog: pytest
     assert len(page.record.sha256) == 64
     assert page.slot.frontier.in_flight == 0
     assert "Failing failed on" in caplog.text
+
+
+def sitemap_of(urls: list[str]) -> bytes:
+    return f"<urlset>{''.join(f'<url><loc>{url}</loc></url>' for url in urls)}</urlset>".encode()
+
+
+def test_all_pages_of_a_sitemap_in_a_foreign_alphabet_are_found(bench: Bench) -> None:
+    """As large as the protocol allows, with escapes in small letters, as many sites write them."""
+    word = quote("привет-" * 3).lower()
+    urls = [f"{SITE}/{word}{number}/" for number in range(50_000)]
+    page = bench.page(sitemap_of(urls), "text/xml")
+    page.slot.frontier.max_pages = 0
+    Sitemaps().process(page)
+    assert len(page.slot.frontier) == 1 + len(urls)
+    assert page.record.error == ""
+
+
+def test_what_of_a_sitemap_takes_too_long_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler.agent.links._MOST_WORK_OF_FILE", 50_000)
+    page = bench.page(sitemap_of([f"{SITE}/%d0%bf{number}" for number in range(1_000)]), "text/xml")
+    Sitemaps().process(page)
+    found = len(page.slot.frontier) - 1
+    assert 0 < found < 1_000
+    assert page.record.error == f"URLs but for {1_000 - found} that take long to read"
+    assert page.slot.frontier.left_out == {"markup": 1}
 
 
 class Keeper:
