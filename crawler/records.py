@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from isal import isal_zlib
@@ -24,6 +24,8 @@ LARGEST_RECORD = 16_000_000
 
 # Hosts, and domains, that are kept of a page.
 MOST_HOSTS = 50
+# Bytes of JSON that page pipelines may put into a page's `extra`, all of them together.
+MOST_EXTRA_BYTES = 16_384
 # There are this many hashes of sets.
 SET_HASHES = 2**64
 
@@ -127,6 +129,8 @@ class Page(_Record, tag="page", tag_field="kind"):
     work: Work = "site"  # that loaded it
     # Path that was asked for, as it was written where the page was first named; empty: `path`.
     asked_as: str = ""
+    # What page pipelines of one's own say of the page: name -> whatever JSON can say, MOST_EXTRA_BYTES in all.
+    extra: dict[str, Any] = {}
 
     @property
     def url(self) -> str:

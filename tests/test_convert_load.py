@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -77,6 +78,7 @@ def page_columns(ids: list[int], texts: list[str | None]) -> dict[str, Any]:
         "url": [f"https://a.example/{i}" for i in ids],
         "title": texts,
         "description": texts[::-1],
+        "extra": [text and json.dumps({"said": text}, ensure_ascii=False) for text in texts],
         "fetched_at": [1_795_000_000_000] * len(ids),
     }
 

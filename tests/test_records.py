@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,11 @@ from crawler.records import Page, Record, RecordError, RunMoment, SiteEnded, Sit
 # SQL's widest integer; nothing that we count is wider.
 _INTS = st.integers(-(2**63), 2**63 - 1)
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+_JSON = st.recursive(
+    st.none() | st.booleans() | _INTS | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_TEXT, inner, max_size=2),
+    max_leaves=5,
+)
 
 
 def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
@@ -29,6 +35,7 @@ def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
         bool: st.booleans(),
         list[str]: st.lists(_TEXT, max_size=2),
         dict[str, int]: st.dictionaries(_TEXT, _INTS, max_size=2),
+        dict[str, Any]: st.dictionaries(_TEXT, _JSON, max_size=2),
     }
     return st.builds(
         kind,
@@ -105,7 +112,28 @@ def test_a_person_can_read_it() -> None:
         # What the first release wrote of a page, and one of this release as the first one reads it.
         (
             '{"kind":"page","site":"s","path":"/","fetched_at":1,"outcome":"stored","status":200,"title":"t"}',
-            Page(site="s", path="/", fetched_at=1, outcome="stored", status=200, title="t", canonical=""),
+            Page(
+                site="s",
+                path="/",
+                fetched_at=1,
+                outcome="stored",
+                status=200,
+                title="t",
+                canonical="",
+                extra={},
+            ),
+        ),
+        (
+            '{"kind":"page","site":"s","path":"/","fetched_at":1,"outcome":"stored","status":200,'
+            '"extra":{"words":3,"a":[null,{"b":0.5}]}}',
+            Page(
+                site="s",
+                path="/",
+                fetched_at=1,
+                outcome="stored",
+                status=200,
+                extra={"words": 3, "a": [None, {"b": 0.5}]},
+            ),
         ),
         # A field of a later release is passed over.
         ('{"kind":"site","site":"s","found_at":1,"colour":"blue"}', SiteFound(site="s", found_at=1)),

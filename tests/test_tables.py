@@ -193,6 +193,7 @@ RARE = {
     "robots": ["nofollow"],
     "keywords": ["tide"],
     "asked_as": "/asked",
+    "extra": {"words": 3},
 }
 
 
@@ -743,14 +744,19 @@ def test_texts_that_no_database_takes_are_cleaned(kind: str, filled: OpenTables)
 @every_kind
 def test_no_text_of_a_page_is_too_odd_for_a_database(kind: str, filled: OpenTables) -> None:
     """Whatever field it stands in, lists and the names of a table among them."""
-    odd: dict[str, Any] = {str: "a\0\ud800", list[str]: ["a\0\ud800", "\0"], dict[str, int]: {"a\0\udfff": 1}}
+    odd: dict[str, Any] = {
+        str: "a\0\ud800",
+        list[str]: ["a\0\ud800", "\0"],
+        dict[str, int]: {"a\0\udfff": 1},
+        dict[str, Any]: {"a\0\udfff": [{"\0b": "c\0\ud800"}]},
+    }
     needed = ("site", "path", "sha256", "content_hash", "duplicate_of")
     given = {
         field.name: odd[field.type]
         for field in msgspec.structs.fields(Page)
         if field.type in odd and field.name not in needed
     }
-    assert {"media", "outside_hosts", "keywords", "robots", "title", "etag"} <= set(given)
+    assert {"media", "outside_hosts", "keywords", "robots", "title", "etag", "extra"} <= set(given)
     engine = filled(kind)
     put(engine, page("/odd", **given))
     (row,) = rows(engine, pages)
@@ -860,6 +866,7 @@ def a_full_page(number: int) -> Page:
         run="r",
         seq=number,
         media={"image": number, "video": 2},
+        extra={"words": number, "parts": [{"name": "'\\é🌊", "share": 0.5}, None, True]},
         **{name: f"{name} {number}" for name in (*texts, *more)},  # type: ignore[arg-type]
         **{name: 100 * place + number for place, name in enumerate((*numbers, *rest), 1)},  # type: ignore[arg-type]
         **{name: [f"{name} {number}", "'\\é"] for name in lists},  # type: ignore[arg-type]
@@ -903,7 +910,7 @@ def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, fil
             fields = msgspec.structs.asdict(one)
             for name in set(row) - set(MADE[table.name]):
                 wanted = fields[name]
-                came = json.loads(row[name]) if isinstance(wanted, list) else row[name]
+                came = json.loads(row[name]) if isinstance(wanted, list | dict) else row[name]
                 assert came == wanted, name
             assert (row["site_id"], row["url_hash"]) == (hash64(SITE), hash64(one.url))
     row = {row["url"]: row for row in rows(engine, pages)}[SITE + "/1"]

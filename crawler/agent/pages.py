@@ -1,9 +1,11 @@
 """A fetched page on its way through the page pipelines, and the pipelines' chain.
 
-A page pipeline is a class with `process(page)`; it reads the answer and fills the record. It may set
-`record.outcome` to "filtered" so that only the fact of the fetch is kept. One that raises costs the page nothing
-but what it would have added: the error is logged with the page's URL and noted in the record. One that keeps
-something which records refer to has `flush()` and `sync()` too: nothing is published before both have worked.
+A page pipeline is a class with `process(page)`; it reads the answer and fills the record. What no field is there for
+goes into `record.extra` under a name of the pipeline's own: whatever JSON can say, 16 kB in all; what cannot be kept is
+left out and noted in the record. It may set `record.outcome` to "filtered" so that only the fact of the fetch is kept.
+One that raises costs the page nothing but what it would have added: the error is logged with the page's URL and noted
+in the record. One that keeps something which records refer to has `flush()` and `sync()` too: nothing is published
+before both have worked.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from crawler.agent import charset, links, text
+from crawler.agent import charset, extra, links, text
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -159,8 +161,17 @@ class LoadedPage:
     def _publish(self) -> None:
         if self.slot.lost:
             return
+        self._bound_extra()
         self.agent.publish(self.slot, self.record, self.out_links)
         self.slot.frontier.finish(self.turn)
+
+    def _bound_extra(self) -> None:
+        """Whatever steps put into `extra`, the record can be written, and says what is missing."""
+        if self.record.extra != {}:
+            self.record.extra, left_out = extra.bounded(self.record.extra)
+            if left_out:
+                self.note(left_out)
+                logger.warning("%s: %s", self.record.url, left_out)
 
     def _bare_record(self, error: Exception) -> records.Page:
         return type(self.record)(

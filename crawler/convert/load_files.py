@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from crawler.convert.parquet import SCHEMAS
 from crawler.convert.threads import in_order
 
-_BATCH_ROWS = 65_536
+# With every text as long as it may be, a batch is still below the 2 GB that Arrow's offsets reach.
+_BATCH_ROWS = 16_384
 _KEYS = {
     "pages": "page_id",
     "sites": "site_id",

@@ -28,6 +28,7 @@ TEXTS = pa.schema(
         ("sha256", pa.string()),
         ("language", pa.string()),
         ("content_type", pa.string()),
+        ("extra", pa.string()),
         ("fetched_at", pa.int64()),
         ("size", pa.int64()),
     ]

@@ -57,6 +57,7 @@ KNOWN = (
     "0014",
     "0015",
     "0016",
+    "0017",
 )
 VERSION_TABLE = "lowtide_version"
 # As alembic makes it.

@@ -109,11 +109,11 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return [_cleaned(one) for one in value]
     if isinstance(value, dict):
-        return {clean(name): one for name, one in value.items()}
+        return {clean(name): _cleaned(one) for name, one in value.items()}
     return value
 
 
-def _json(value: list[str] | dict[str, int]) -> str:
+def _json(value: list[Any] | dict[str, Any]) -> str:
     try:
         words = _encode(value).decode()
     except UnicodeEncodeError:
@@ -147,7 +147,7 @@ USUAL_COLUMNS = (
 RARE_COLUMNS = (
     *("error", "duplicate_of", "redirect", "canonical", "mail_domains", "ftp_domains", "robots", "keywords"),
     *("extracted_at", "fails", "last_changed", "next_check", "walked_at", "sitemap_lastmod"),
-    "asked_as",
+    *("asked_as", "extra"),
 )
 PAGE_COLUMNS = (*USUAL_COLUMNS, *RARE_COLUMNS)
 # What is the page's own and not its last load's.
@@ -216,6 +216,7 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
         or page.work != "site"
         or page.sitemap_lastmod
         or page.asked_as
+        or page.extra
     ):
         return None
     return (
@@ -234,6 +235,7 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
         None if page.work == "site" else 0,
         page.sitemap_lastmod or None,
         page.site + page.asked_as if page.asked_as else None,
+        _json(page.extra) if page.extra else None,
     )
 
 

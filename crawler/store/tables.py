@@ -157,6 +157,9 @@ pages = _table(
     Column("walked_at", BigInteger),
     # URL that was asked for, as it was written where the page was first named; NULL: `url`.
     Column("asked_as", _Words),
+    Column(
+        "extra", _Words
+    ),  # JSON, an object: what page pipelines of one's own say (records.Page); NULL: nothing
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 

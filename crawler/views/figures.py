@@ -45,6 +45,8 @@ TAIL_TURNS = 5_000
 PACE_SECONDS = 30.0
 # Sites whose ranked pages are looked through in one transaction.
 SITES_AT_A_TIME = 500
+# Letters that are shown of each thing that page pipelines of one's own say of a page.
+LONGEST_EXTRA = 200
 
 
 # --- The history ------------------------------------------------------------------------------------------
@@ -294,7 +296,10 @@ def _page(engine: Engine, site_id: int, url_hash: int) -> list[Any]:
 def site_pages(engine: Engine, site: str, most: int = 50) -> dict[str, Any] | None:
     """What the tables hold of a site: its row, pages by outcome, its newest pages; None where they know none."""
     number = hash64(site)
-    shown = (pages.c.url, pages.c.title, pages.c.status, pages.c.outcome, pages.c.size, pages.c.fetched_at)
+    shown = (
+        *(pages.c.url, pages.c.title, pages.c.status, pages.c.outcome, pages.c.size, pages.c.fetched_at),
+        pages.c.extra,
+    )
     of_site = pages.c.site_id == number
     with transaction(engine) as db:
         row = db.execute(select(sites).where(sites.c.site_id == number)).mappings().first()
@@ -303,8 +308,14 @@ def site_pages(engine: Engine, site: str, most: int = 50) -> dict[str, Any] | No
         counted = db.execute(select(pages.c.outcome, func.count()).where(of_site).group_by(pages.c.outcome))
         outcomes: dict[str, int] = dict(counted.all())
         newest = select(*shown).where(of_site).order_by(pages.c.fetched_at.desc()).limit(most)
-        found = [dict(one) for one in db.execute(newest).mappings()]
+        found = [{**one, "extra": _in_words(one["extra"])} for one in db.execute(newest).mappings()]
     return {**row, "outcomes": outcomes, "pages": found}
+
+
+def _in_words(extra: str | None) -> list[tuple[str, str]]:
+    """What page pipelines say of a page beyond its fields: names, and values as JSON."""
+    said = json.loads(extra) if extra else {}
+    return [(name, json.dumps(value, ensure_ascii=False)[:LONGEST_EXTRA]) for name, value in said.items()]
 
 
 def site_names(engine: Engine) -> Iterator[tuple[int, str]]:

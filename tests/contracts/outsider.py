@@ -29,6 +29,13 @@ class WithoutScripts:
             page.record.outcome = "filtered"
 
 
+class Scripts:
+    """An attribute that no field is there for."""
+
+    def process(self, page: LoadedPage) -> None:
+        page.record.extra["scripts"] = {"many": page.body.lower().count(b"<script")}
+
+
 def most_linked(problem: Problem) -> Solution:
     """A page counts as much as jumps and pages that link to it."""
     graph = problem.graph

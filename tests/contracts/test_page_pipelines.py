@@ -1,4 +1,4 @@
-"""What every page pipeline promises, over all in PAGE_PIPELINES and one by dotted path.
+"""What every page pipeline promises, over all in PAGE_PIPELINES and two by dotted path.
 
 Built as the agent builds them, it takes a page of any content type and any bytes without raising, and leaves alone
 what says which page it was. The objects around the page are the agent's own; nothing is connected.
@@ -21,6 +21,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from crawler import options, records
+from crawler.agent import extra
 from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
 from crawler.agent.names import Names
@@ -32,6 +33,7 @@ from crawler.sites.queue import Leased
 from crawler.spiders.site import SiteSpider
 
 OUTSIDER = "tests.contracts.outsider.WithoutScripts"
+NEW_ATTRIBUTE = "tests.contracts.outsider.Scripts"
 SITE = "http://127.0.0.1:8000"
 
 
@@ -47,7 +49,7 @@ def project_settings() -> Settings:
 REGISTERED = [
     path for path, order in project_settings().getdict("PAGE_PIPELINES").items() if order is not None
 ]
-PIPELINES = [*REGISTERED, OUTSIDER]
+PIPELINES = [*REGISTERED, OUTSIDER, NEW_ATTRIBUTE]
 
 CONTENT_TYPES = (
     "",
@@ -135,6 +137,7 @@ def check_step(bench: Bench, path: str, body: bytes, content_type: str) -> None:
     again, links = records.decode({b"v": records.VERSION, b"r": records.encode(record), b"l": page.out_links})
     assert isinstance(again, records.Page)
     assert again.title == record.title
+    assert extra.bounded(record.extra) == (record.extra, ""), "what is left out of extra"
     assert links == page.out_links
 
 
