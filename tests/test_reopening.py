@@ -5,30 +5,35 @@ What is new is found in the tables of every database; what is known opens nothin
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from scrapy.settings import Settings
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select
 
-from crawler.records import Page, hash64, set_hash
+from crawler.left_out import LeftOut
+from crawler.records import Page, SiteEnded, hash64, set_hash
 from crawler.sites.queue import LockLostError, Newcomer, Offer, Restored
-from crawler.store import decision_lock
+from crawler.store import decision_lock, tables
 from crawler.store.database import transaction
 from crawler.store.decision_lock import DecisionLock
+from crawler.store.full_sites import Refused, refuse
 from crawler.store.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
 from crawler.store.writing import Stored, store
 from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
-from tests.queue_driver import BASE, Driver, driver
+from tests.queue_driver import BASE, Driver, driver, queue_options
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, SmallSite, links
 from tests.test_offers import leaf, leaves, sites
 
 A, B = "https://a.example", "https://b.example"
+_entries = itertools.count(100)
 # Pages are due for recheck and revive at once.
 AT_ONCE = {
     "RECRAWL_MODE": "interval",
@@ -217,6 +222,43 @@ def test_what_revive_finds_is_loaded_by_the_next_crawl(place: Place) -> None:
         place.crawl([], **AT_ONCE).succeeded()
         for site in found:
             assert site.pages["/fresh"] == 1, site.pages
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_url_that_a_full_site_is_offered_counts_once(kind: str, filled: OpenTables) -> None:
+    engine, options = filled(kind), queue_options(max_pages_per_site=2)
+
+    def refused(*paths: str) -> Refused:
+        found = refuse(engine, options, A, paths)
+        assert found is not None
+        if found.record:
+            put_records(engine, msgspec.json.decode(found.record, type=SiteEnded))
+        return found
+
+    put(engine, A, "/", "/1")
+    assert refuse(engine, options, A, ["/x"]) is None, "it is not finished"
+    left = LeftOut()
+    left.add("depth", ["/deep"])
+    ended = SiteEnded(site=A, ended_at=7, finished=True, published=2, known=2, reason="given up: x")
+    put_records(
+        engine,
+        msgspec.structs.replace(ended, left_out={"depth": 1, "copy": 3}, left_out_hashes=left.packed({})),
+    )
+    assert refused() == Refused("copy3,depth1", b"")
+    assert refused("/x", "/x?", "/deep").left_out == "copy3,depth1,pages1"
+    assert refused("/x") == Refused("copy3,depth1,pages1", b"")
+    assert refused("/y").left_out == "copy3,depth1,pages2"
+    with transaction(engine) as connection:
+        row = connection.execute(select(tables.sites)).one()
+    words = "left out: 3 links of copies, 2 pages by MAX_PAGES_PER_SITE, 1 pages by MAX_DEPTH"
+    assert (row.reason, row.left_out, row.ended_at) == (f"given up: x; {words}", 6, 7)
+    assert refuse(engine, queue_options(max_pages_per_site=3), A, ["/z"]) is None, "it may have one more"
+
+
+def put_records(engine: Engine, *records: SiteEnded) -> None:
+    number = next(_entries)
+    with transaction(engine) as connection:
+        store(connection, [Stored(f"{number}-0", record) for record in records])
 
 
 def test_what_a_full_site_is_offered_is_left_out(place: Place) -> None:

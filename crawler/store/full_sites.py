@@ -44,7 +44,8 @@ def refuse(engine: Engine, options: Options, site: str, paths: Collection[str]) 
     left.add("pages", map(page_of, paths))
     before = counts_of(row)
     # The hashes may be a sample; of known URLs the row has the exact number.
-    counts = left.counts | {"pages": max(left.counts.get("pages", 0), before.get("pages", 0))}
+    many = max(left.counts.get("pages", 0), before.get("pages", 0))
+    counts = {**before, "pages": many} if many else before
     record = b"" if counts == before else encode(_ended(site, row, left, counts))
     return Refused(to_text(counts), record)
 
