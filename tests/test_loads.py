@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, create_engine, inspect, select
+from sqlalchemy import Engine, create_engine, select
 
 from crawler.records import Visit
 from crawler.reports import load as report
 from crawler.sites.load import BUSIEST, FULL, UNKNOWN, cell_of, lost_pace
 from crawler.sites.load_file import HEADER, SIMPLE_HEADER
 from crawler.store import loads, reading
-from crawler.store.database import KNOWN, check_version, migrate, open_database, transaction
+from crawler.store.database import transaction
 from crawler.store.loads import (
     country_of,
     forget_profile,
@@ -26,13 +26,12 @@ from crawler.store.loads import (
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import visits
 from crawler.store.writing import Stored, forget, store
-from tests.conftest import MakeDatabase, OpenTables
+from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
 from tests.servers import RunningServer, eventually
 from tests.small_site import SmallSite
 from tests.small_site import links as page
-from tests.test_tables import at_revision
 
 SITE, OTHER = "https://a.example", "https://b.example"
 # 00:00 UTC of a Monday.
@@ -85,22 +84,6 @@ def test_a_forgotten_site_leaves_nothing(kind: str, filled: OpenTables) -> None:
         forget(connection, SITE)
     assert [row.site for row in visits_after(engine, 0)] == [OTHER]
     assert [site for site, _ in profiles(engine)] == [OTHER]
-
-
-@every_kind
-def test_tables_of_before_get_theirs(kind: str, make_database: MakeDatabase) -> None:
-    """Also where a migration was killed between the two."""
-    engine = open_database(make_database(kind))
-    at_revision(engine, "0005")
-    assert not {"visits", "profiles"} & set(inspect(engine).get_table_names())
-    with transaction(engine) as connection:
-        visits.create(connection)
-    migrate(engine)
-    assert check_version(engine) == KNOWN[-1]
-    put(engine, visit(1, MONDAY))
-    assert import_profiles(engine, [(SITE, given(3))]) == 1
-    assert len(visits_after(engine, 0)) == 1
-    engine.dispose()
 
 
 # --- What was imported ------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -286,59 +286,68 @@ def at_revision(engine: Engine, revision: str) -> None:
         command.upgrade(config, revision)
 
 
-def put_first_page(engine: Engine) -> None:
-    """A page as revision 0001 holds it, with values in all columns that must be filled."""
-    texts = {
-        "url": SITE + "/old",
-        "state": "visited",
-        "outcome": "stored",
-        "title": "old",
-        "redirect": SITE + "/x",
-    }
-    numbers = dict.fromkeys(("status", "depth", "tries", "size", "latency_ms", "fetched_at"), 7)
-    row = {
-        **texts,
-        **numbers,
-        "site_id": hash64(SITE),
-        "url_hash": hash64(SITE + "/old"),
-        "links": b"12345678",
-    }
+NEXT_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "9001", "{before}"
+
+
+def upgrade():
+    if "colour" not in {{column["name"] for column in sa.inspect(op.get_bind()).get_columns("pages")}}:
+        op.add_column("pages", sa.Column("colour", sa.Text()))
+"""
+
+
+@pytest.fixture
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Lowtide that comes after this one, and has one revision more."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(ROOT / "crawler/store/migrations", folder)
+    written = NEXT_REVISION.format(before=database.KNOWN[-1])
+    (folder / "versions/revision_9001.py").write_text(written, encoding="utf-8")
+    monkeypatch.setattr(database, "_MIGRATIONS", str(folder))
+    monkeypatch.setattr(database, "KNOWN", (*database.KNOWN, "9001"))
+
+
+def colours(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT url, colour FROM pages")).all()  # type: ignore[return-value]
+
+
+@every_kind
+def test_tables_of_an_older_version_are_brought_to_this_one(
+    kind: str, filled: OpenTables, request: pytest.FixtureRequest
+) -> None:
+    engine, before = filled(kind), database.KNOWN[-1]
+    put(engine, page("/old"))
+    assert check_version(engine) == before
+    request.getfixturevalue("next_revision")
+    migrate(engine)
+    assert check_version(engine) == "9001"
+    assert colours(engine) == [(f"{SITE}/old", None)]
+    # As MariaDB keeps it where it was killed before the revision was noted: what it made, and the version of before.
     with transaction(engine) as connection:
-        connection.execute(
-            text(f"INSERT INTO pages ({', '.join(row)}) VALUES ({', '.join(f':{name}' for name in row)})"),
-            row,
-        )
+        connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = '{before}'"))
+    migrate(engine)
+    assert check_version(engine) == "9001"
+    put(engine, page("/new"))
+    assert len(colours(engine)) == 2
 
 
 @every_kind
-def test_tables_of_an_older_version_are_brought_to_this_one(kind: str, fresh: OpenTables) -> None:
-    engine = fresh(kind)
-    at_revision(engine, "0001")
-    put_first_page(engine)
-    assert check_version(engine) == "0001"
-    migrate(engine)
-    assert check_version(engine) == database.KNOWN[-1]
-    put(engine, page("/new", canonical="https://b.example/"), page("/none"))
-    # An older page that is fetched anew.
-    put(engine, page("/old", 2_000, title="new", canonical=SITE + "/new"), first=9)
-    found = {row["url"]: (row["title"], row["canonical"]) for row in rows(engine, pages)}
-    assert found == {
-        SITE + "/new": (None, "https://b.example/"),
-        SITE + "/none": (None, None),
-        SITE + "/old": ("new", SITE + "/new"),
-    }
-
-
-@every_kind
-def test_pages_of_an_older_version_stay_as_they_were(kind: str, fresh: OpenTables) -> None:
-    engine = fresh(kind)
-    at_revision(engine, "0001")
-    put_first_page(engine)
-    migrate(engine)
-    (row,) = rows(engine, pages)
-    assert (row["url"], row["title"], row["status"], row["links"]) == (SITE + "/old", "old", 7, b"12345678")
-    assert row["redirect"] == SITE + "/x"
-    assert row["canonical"] is None
+def test_tables_from_before_the_first_revision_are_refused_with_what_to_do(
+    kind: str, filled: OpenTables
+) -> None:
+    engine = filled(kind)
+    put(engine, page("/old"))
+    with transaction(engine) as connection:
+        connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = '0009'"))
+    said = f"holds tables of version 0009, .* none before {database.KNOWN[0]}: begin a new crawl .*another VAR_DIR"
+    for call in (check_version, migrate):
+        with pytest.raises(DatabaseError, match=said):
+            call(engine)
+    assert column(engine, pages, "url") == [f"{SITE}/old"]
 
 
 def test_a_site_that_is_given_as_a_seed_is_one_from_then_on(filled: OpenTables) -> None:
@@ -348,122 +357,6 @@ def test_a_site_that_is_given_as_a_seed_is_one_from_then_on(filled: OpenTables) 
     assert column(engine, sites, "source") == ["seed"]
     put(engine, SiteFound(site=SITE, found_at=9, source="link"))
     assert column(engine, sites, "source") == ["seed"]
-
-
-@every_kind
-def test_aliases_of_an_older_version_are_known_as_such(kind: str, fresh: OpenTables) -> None:
-    engine = fresh(kind)
-    at_revision(engine, "0002")
-    numbers = ("published", "known", "over_budget")
-    with transaction(engine) as connection:
-        for number, reason in enumerate(("alias of https://b.example", "alias", None)):
-            connection.execute(
-                text(
-                    f"INSERT INTO sites (site_id, site, state, reason, {', '.join(numbers)}) "
-                    "VALUES (:site_id, 'https://a.example', 'finished', :reason, 0, 0, 0)"
-                ),
-                {"site_id": number, "reason": reason},
-            )
-    migrate(engine)
-    assert column(engine, sites, "alias_of") == ["https://b.example", None, None]
-
-
-@every_kind
-def test_a_later_migration_that_was_killed_halfway_is_taken_up(kind: str, fresh: OpenTables) -> None:
-    """MariaDB keeps the column and not the version."""
-    engine = fresh(kind)
-    at_revision(engine, "0001")
-    with transaction(engine) as connection:
-        connection.execute(text("ALTER TABLE pages ADD COLUMN canonical TEXT"))
-        connection.execute(text("ALTER TABLE sites ADD COLUMN alias_of TEXT"))
-    migrate(engine)
-    assert check_version(engine) == database.KNOWN[-1]
-
-
-@every_kind
-@pytest.mark.parametrize(("before", "after"), list(pairwise(database.KNOWN)))
-def test_a_migration_that_was_killed_before_it_was_noted_is_gone_through_again(
-    kind: str, before: str, after: str, fresh: OpenTables
-) -> None:
-    """As MariaDB keeps it: all that the revision makes, and the version of before."""
-    engine = fresh(kind)
-    at_revision(engine, after)
-    with transaction(engine) as connection:
-        connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = :one"), {"one": before})
-    migrate(engine)
-    assert check_version(engine) == database.KNOWN[-1]
-
-
-REVISION_0004 = {
-    "pages": (
-        *("charset", "language", "content_hash", "media", "outside_hosts", "mail_domains", "ftp_domains"),
-        *("robots", "keywords", "etag", "last_modified", "address", "wire_size", "warc_file", "warc_offset"),
-        *("warc_length", "extracted_at"),
-    ),
-    "fetches": ("wire_size", "connect_ms", "head_ms", "body_ms", "content_hash"),
-}
-
-
-def names_of(engine: Engine, table: str) -> set[str]:
-    return {column["name"] for column in inspect(engine).get_columns(table)}
-
-
-@every_kind
-def test_what_a_page_says_is_empty_for_pages_of_before(kind: str, fresh: OpenTables) -> None:
-    engine = fresh(kind)
-    at_revision(engine, "0003")
-    assert not names_of(engine, "pages") & set(REVISION_0004["pages"])
-    put_first_page(engine)
-    migrate(engine)
-    (row,) = rows(engine, pages)
-    assert (row["url"], row["links"]) == (SITE + "/old", b"12345678")
-    assert {row[name] for name in REVISION_0004["pages"]} == {None}
-    put(engine, page("/old", 2_000, language="ko", media={"image": 3}, connect_ms=7))
-    (row,), (turn,) = rows(engine, pages), rows(engine, fetches)
-    assert (row["language"], row["media"], turn["connect_ms"]) == ("ko", '{"image":3}', 7)
-
-
-@every_kind
-def test_columns_that_a_killed_migration_left_are_taken_up(kind: str, fresh: OpenTables) -> None:
-    """MariaDB commits each column by itself."""
-    engine = fresh(kind)
-    at_revision(engine, "0003")
-    with transaction(engine) as connection:
-        connection.execute(text("ALTER TABLE pages ADD COLUMN charset VARCHAR(32)"))
-        connection.execute(text("ALTER TABLE fetches ADD COLUMN wire_size BIGINT"))
-    migrate(engine)
-    for table, columns in REVISION_0004.items():
-        assert set(columns) <= names_of(engine, table)
-
-
-@every_kind
-def test_what_a_page_says_can_be_taken_back(kind: str, fresh: OpenTables) -> None:
-    engine = fresh(kind)
-    migrate(engine)
-    put(engine, page("/", language="ko"))
-    config = Config()
-    config.set_main_option("script_location", "crawler.store:migrations")
-    with transaction(engine) as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0003")
-    for table, columns in REVISION_0004.items():
-        assert not names_of(engine, table) & set(columns)
-    migrate(engine)
-    assert column(engine, pages, "language") == [None]
-
-
-@every_kind
-def test_a_revision_can_be_taken_back(kind: str, fresh: OpenTables) -> None:
-    engine = fresh(kind)
-    migrate(engine)
-    put(engine, page("/", canonical="https://b.example/"))
-    config = Config()
-    config.set_main_option("script_location", "crawler.store:migrations")
-    with transaction(engine) as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
-    migrate(engine)
-    assert column(engine, pages, "canonical") == [None]
 
 
 @pytest.mark.parametrize("kind", KINDS[2:])
@@ -514,7 +407,7 @@ def test_tables_of_another_version_are_left_alone(kind: str, filled: OpenTables)
     with transaction(engine) as connection:
         connection.execute(text(f"UPDATE {database.VERSION_TABLE} SET version_num = '9999'"))
     for call in (check_version, migrate):
-        with pytest.raises(DatabaseError, match="holds tables of version 9999; this Lowtide knows 0001"):
+        with pytest.raises(DatabaseError, match="holds tables of version 9999; this Lowtide knows 0017"):
             call(engine)
 
 

@@ -40,25 +40,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from crawler.store.tables import metadata
 
 # Revisions in the order of time; the last one is what this version writes (migrations/versions).
-KNOWN = (
-    "0001",
-    "0002",
-    "0003",
-    "0004",
-    "0005",
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-    "0010",
-    "0011",
-    "0012",
-    "0013",
-    "0014",
-    "0015",
-    "0016",
-    "0017",
-)
+KNOWN = ("0017",)
+_MIGRATIONS = "crawler.store:migrations"
 VERSION_TABLE = "lowtide_version"
 # As alembic makes it.
 _VERSIONS = Table(
@@ -276,6 +259,12 @@ def _revision(connection: Connection) -> str | None:
     if not found:
         return None  # a migration that was killed where DDL cannot be rolled back; the next one goes on
     version = str(found[0])
+    if version < KNOWN[0]:
+        raise DatabaseError(
+            f"DATABASE_URL {url} holds tables of version {version}, which no release made; this Lowtide brings up none "
+            f"before {KNOWN[0]}: begin a new crawl (another VAR_DIR, or another DATABASE_URL and KEY_PREFIX), or go on "
+            "with the Lowtide that made them"
+        )
     if version not in KNOWN:
         raise DatabaseError(
             f"DATABASE_URL {url} holds tables of version {version}; this Lowtide knows {', '.join(KNOWN)}: "
@@ -341,7 +330,7 @@ def _upgrade(connection: Connection) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", "crawler.store:migrations")
+    config.set_main_option("script_location", _MIGRATIONS)
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
 

@@ -117,12 +117,10 @@ pages = _table(
     Column("title", _Words),
     Column("description", _Words),
     _filled("fetched_at", BigInteger),  # on the agent's clock; a row gives way to a newer one only
-    # Sorted little-endian 64-bit hashes of the out-links. Behind all that the first tables had, so that whoever asks
-    # for those only reads none of its bytes.
+    # Sorted little-endian 64-bit hashes of the out-links. Behind the columns that most readers ask for, so that they
+    # read none of its bytes.
     Column("links", _Bytes),
-    # URL that the page names as the one to take for it; NULL: it names none, or itself. Behind the links, since that
-    # is where a column can be added without copying the table.
-    Column("canonical", _Words),
+    Column("canonical", _Words),  # URL that the page names as the one to take for it; NULL: none, or itself
     Column("charset", _Word),  # that the text was read in
     Column("language", _Word),  # ISO 639-1; NULL: too little text to tell
     Column("content_hash", String(32)),  # hex, over the extracted text; NULL: there was none
