@@ -427,6 +427,22 @@ def test_links_that_would_take_long_are_given_up_and_told() -> None:
     assert got.left_out == f"links but for {given_up:,} that take long to read"
 
 
+def test_of_megabytes_of_odd_queries_not_all_are_read() -> None:
+    """To tell which page one leads to takes long: all of these would hold an agent up for eight seconds."""
+    odd = [
+        f"/{number}?" + "&".join(f"{name}={number};" for name in "zyxwvutsrqponmlkjihgfedcba")
+        for number in range(20_000)
+    ]
+    plain = [f"/{number}?a={number}" for number in range(1_000)]
+    body = "".join(f"<a href='{href}'>x</a>" for href in [*odd, *plain]).encode()
+    got = links.links(links.document(body, "text/html"), f"{SITE}/", SITE, 50_000, 2_083)
+    assert got.given_up > len(odd) / 2
+    assert len(got.inside) + got.given_up == len(odd) + len(plain)
+    assert got.inside[-len(plain) :] == plain
+    few = "".join(f"<a href='{href}'>x</a>" for href in odd[:1_000]).encode()
+    assert links.links(links.document(few, "text/html"), f"{SITE}/", SITE, 50_000, 2_083).given_up == 0
+
+
 def test_a_base_that_no_url_may_have_leads_nowhere() -> None:
     base = "/" + "a/" * LENGTH
     assert inside(f"<base href='{base}'><a href=x>x</a><a href='http://example.org/y'>x</a>") == ["/y"]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from lxml import etree
 
 from crawler.agent.charset import as_utf8, encoding_of
 from crawler.agent.media import kind_of
-from crawler.sites.canonical import page_of
+from crawler.sites.canonical import is_named_quickly, page_of
 from crawler.sites.url import UrlError, resolve
 
 # What keeps a page from being parsed whole.
@@ -63,6 +63,9 @@ _WORK_OF_ESCAPE = 10
 # Of a link with others than those that canonical paths keep.
 _OTHER_ESCAPE = re.compile("%(?!20|[89A-F][0-9A-F])")
 _WORK_OF_OTHERS = 400
+# Which page an odd query leads to is asked twice: of links that are long together that counts as well, by the letter.
+_LONG_TOGETHER = 300_000
+_WORK_OF_QUERY = 18
 _HOST_AT = re.compile(r"(?:https?:)?+//([^/?\\]*+)", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"[\x00-\x20]*+(?!https?:)[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
 _LONGEST_BASE = 65_536
@@ -213,6 +216,7 @@ def placed(
     if not any(found):
         return Links([], {})
     base = _Base(_base(root, url, encoding), site, length, encoding)
+    base.counts_queries = sum(len(href) + base.reach for href in chain(*found)) > _LONG_TOGETHER
     places = _Places(url, site, min(most, _MOST_CHARACTERS // base.reach))
     outside: dict[str, dict[str, None]] = {}
     framed: dict[str, dict[str, None]] = {}
@@ -375,6 +379,7 @@ class _Base:
         self._length = length
         self._encoding = encoding
         self._work = work
+        self.counts_queries = False  # it also counts how long it takes to tell which page a query leads to
         self.given_up = 0  # links that were not looked at since those before them took so long
         # A shorter link is not too long, whatever becomes of it: a letter becomes four escapes at most.
         self._suspicious = (length - len(base)) // 12
@@ -387,6 +392,16 @@ class _Base:
 
     def place(self, href: str) -> tuple[str, str] | None:
         """Site and path of a link; None: it leads nowhere."""
+        place = self._place(href)
+        if not self.counts_queries or place is None or "?" not in place[1] or is_named_quickly(place[1]):
+            return place
+        self._work -= _WORK_OF_QUERY * (len(place[1]) - place[1].index("?"))
+        if self._work >= 0:
+            return place
+        self.given_up += 1
+        return None
+
+    def _place(self, href: str) -> tuple[str, str] | None:
         if href.startswith("#"):
             return None
         if "%" in href:

@@ -42,6 +42,11 @@ def page_of(written: str) -> str:
     return path + _ordered(query) if query else path
 
 
+def is_named_quickly(written: str) -> bool:
+    """Whether `page_of` takes a microsecond for this path; others take ten, and half of one a letter of a query."""
+    return _SIMPLE.fullmatch(written) is not None
+
+
 def path_of(canonical: str) -> str:
     """Path and query of a canonical URL: all behind the host."""
     start = canonical.find("/", canonical.find("://") + 3)
