@@ -31,6 +31,7 @@ class Reply(NamedTuple):
     seconds: float = 0.0
     packed: bytes = b""  # the body, where it is no text
     raw: bytes = b""  # all of the answer instead; the connection is closed behind it
+    wall: tuple[str, Reply] | None = None  # a cookie, and what comes instead for a request without it
 
     @property
     def encoded(self) -> bytes:
@@ -115,6 +116,8 @@ class SmallSite:
             self.most = max(self.most, self._under_way)
             try:
                 reply = self._reply(path, fields.get("Host", "").partition(":")[0])
+                if reply.wall is not None and reply.wall[0] not in fields.get("Cookie", ""):
+                    reply = reply.wall[1]
                 await asyncio.sleep(reply.seconds)
             finally:
                 self._under_way -= 1

@@ -293,12 +293,13 @@ class Features:
         """A page that first redirects, with a cookie, to itself or to another page and back."""
         place = self._writer.page(site, f"{folder}/inside", [self._leaf(site, f"{folder}/behind")])
         page = site.pages[place.path]
-        cookie = {"Set-Cookie": f"seen{folder.replace('/', '-')}=1; Path=/"}
+        seen = f"seen{folder.replace('/', '-')}=1"
+        cookie = {"Set-Cookie": f"{seen}; Path=/"}
         if self._random.random() < 0.5:
-            page.replies.insert(0, Reply(302, {"Location": place.path, **cookie}))
+            _wall_off(page, seen, Reply(302, {"Location": place.path, **cookie}))
             return [place]
         consent = Place(site.number, f"{folder}/consent")
-        page.replies.insert(0, Reply(302, {"Location": consent.path}))
+        _wall_off(page, seen, Reply(302, {"Location": consent.path}))
         page.beside.append(consent)
         row: dict[str, object] = {"outcome": "redirected", "redirect": site.name + place.path}
         back = Reply(302, {"Location": place.path, **cookie})
@@ -429,6 +430,11 @@ class Features:
             "Nonsense: /",
         ]
         return [self._leaf(site, f"{folder}/page")]
+
+
+def _wall_off(page: Page, cookie: str, reply: Reply) -> None:
+    """Only who sends the cookie sees the page. Told by that and not by the times: a killed agent asks again."""
+    page.replies = [one._replace(wall=(cookie, reply)) for one in page.replies]
 
 
 def _multi(body: bytes) -> bytes:

@@ -44,12 +44,13 @@ class Page:
     @property
     def requests(self) -> int:
         """Until its turn has ended; a page that fails for ever has as many replies as MAX_TRIES."""
-        return len(self.replies)
+        return len(self.replies) + sum(reply.wall is not None for reply in self.replies)
 
     @property
     def tries(self) -> int | None:
         """What its row says; None: resets and redirects in a circle need not be tries."""
-        return self.requests if all(reply.status >= 500 for reply in self.replies[:-1]) else None
+        *others, last = self.replies
+        return self.requests if last.wall is None and all(reply.status >= 500 for reply in others) else None
 
     def route(self) -> Route:
         """What a server answers."""
@@ -81,7 +82,9 @@ class Site:
     def most_requests(self, page: Page) -> int:
         """A circle is gone round once more with cookies that the site has set elsewhere."""
         sets_cookies = any(
-            "Set-Cookie" in reply.fields for one in self.pages.values() for reply in one.replies
+            "Set-Cookie" in (reply.wall[1] if reply.wall else reply).fields
+            for one in self.pages.values()
+            for reply in one.replies
         )
         return page.requests + (page.circles and sets_cookies)
 
