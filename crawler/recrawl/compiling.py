@@ -1,4 +1,8 @@
-"""Loops over pages as machine code.
+"""Loops over pages as machine code, where the compiler is installed (`pip install 'lowtide[rank]'`).
+
+Without it functions stay as they are written, with the same results: COMPILED is False, and what goes through
+many pages does so by arrays (law_arrays.py). Functions take numbers out of arrays with float(), as numpy would go on in
+float32 and compiled code does not.
 
 Hides the compiler: a function marked `compiled` is compiled once for each set of argument types and kept on disk,
 beside its file or in the user's own cache folder; where neither can be written every process compiles anew, some
@@ -12,13 +16,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
+try:
+    import numba
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled(function: _Function) -> _Function:
-    """The function, compiled when it is first called."""
+    """The function, compiled when it is first called; itself where there is no compiler."""
+    if not COMPILED:
+        return function
     try:
         return cast("_Function", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:  # "cannot cache function": no folder can be written
@@ -35,4 +46,5 @@ def _forget_older() -> None:
                 kept.unlink()
 
 
-_forget_older()
+if COMPILED:
+    _forget_older()

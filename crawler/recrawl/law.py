@@ -4,7 +4,7 @@
 
 V is the value of a visit (value.py), w the weight, drawn towards 1 by `flatten`. A mode of ours is this formula with
 some of its terms at 0. It is compiled: one pass over the rows, in which most pages are seen to be worth less than
-their price by a bound that needs no logarithm.
+their price by a bound that needs no logarithm. Where no compiler is installed law_arrays.py says the same by arrays.
 """
 
 from __future__ import annotations
@@ -15,35 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crawler.recrawl import rates, signals, value
+from crawler.recrawl import law_arrays, rates, signals, value
 from crawler.recrawl.columns import BLOCK, Hosts, Rows, touch
-from crawler.recrawl.compiling import compiled
+from crawler.recrawl.compiling import COMPILED, compiled
+from crawler.recrawl.law_arrays import HEAD_BYTES, PROMISED, SURE, Terms
 
 if TYPE_CHECKING:
     from crawler.recrawl.view import PageView
 
-# Bytes that an answer "not modified" takes, with its head.
-HEAD_BYTES = 500.0
-# A page whose value is below this share of its price by the bound is not reckoned further.
-SURE = 0.85
 # Runs of fewer neighbours are not worth the bound's own loop.
 FEW = 4
-# Score of a page whose longest interval is over: above all values, which are seconds of freshness.
-PROMISED = 1e18
-
-
-class Terms(NamedTuple):
-    """The formula's figures for one call, as compiled code takes them."""
-
-    visit: float
-    flatten: float
-    stale: float
-    linear: float
-    rate_power: float
-    weight_power: float
-    price: float
-    longest: float
-    mean_rate: float
 
 
 class Figures(NamedTuple):
@@ -74,7 +55,8 @@ class Law:
     def score(self, view: PageView) -> np.ndarray:
         """Exact where a page is worth its price; else never above that, and of few pages at a time nearly exact."""
         found = np.empty(len(view.rows), np.float32)
-        _score(
+        scored = _score if COMPILED else law_arrays.score
+        scored(
             view.rows,
             view.host,
             view.columns,

@@ -28,13 +28,13 @@ def learn(
         if i % BLOCK == 0:
             touch(rows[i : i + BLOCK], hosts_of[i : i + BLOCK], page, host, sums)
         row, h = rows[i], hosts_of[i]
-        age = max(now - page.last[row], 0.0)
+        age = max(now - float(page.last[row]), 0.0)
         a, b = float(page.shape[row]), float(page.time[row])
         if a == 0.0:
-            a, b = rates.PRIOR_SHAPE, rates.PRIOR_SHAPE * math.exp(-mean[0] - host.offset[h])
+            a, b = rates.PRIOR_SHAPE, rates.PRIOR_SHAPE * math.exp(-float(mean[0]) - float(host.offset[h]))
             rates.learn_first(mean, host.offset, host.information, h, age, changed[i])
-        signals.judge(host.seen, h, page.signals[row], age, changed[i], a, b)
-        page.shape[row], page.time[row] = rates.learned(a, b, age, changed[i], since[i])
+        signals.judge(host.seen, h, int(page.signals[row]), age, changed[i], a, b)
+        page.shape[row], page.time[row] = rates.learned(a, b, age, changed[i], float(since[i]))
         page.last[row] = now
         page.signals[row] = 0
         page.fails[row] = 0

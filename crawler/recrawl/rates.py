@@ -80,9 +80,10 @@ def learn_first(
     """One first visit moves the mean of all (log rate, information) and its host's offset from it, in place."""
     if not age > 0.0:
         return
-    score, gained = step(mean[0] + offset[host], age, changed)
-    information[host] += gained
-    offset[host] += bounded(score / (1.0 / HOST_SPREAD + information[host]))
-    score, gained = step(mean[0], age, changed)
-    mean[1] += gained
-    mean[0] += bounded(score / max(mean[1], 1e-12))
+    score, gained = step(float(mean[0]) + float(offset[host]), age, changed)
+    information[host] = float(information[host]) + gained
+    moved = bounded(score / (1.0 / HOST_SPREAD + float(information[host])))
+    offset[host] = float(offset[host]) + moved
+    score, gained = step(float(mean[0]), age, changed)
+    mean[1] = float(mean[1]) + gained
+    mean[0] = float(mean[0]) + bounded(score / max(float(mean[1]), 1e-12))

@@ -46,8 +46,8 @@ def judge(seen: np.ndarray, host: int, signals: int, age: float, changed: bool, 
     """
     if signals == 0:
         same = value.current(a, b, age)
-        seen[host, 0] += (1.0 - same) * same
-        seen[host, 1] += same if changed else 0.0
+        seen[host, 0] = float(seen[host, 0]) + (1.0 - same) * same
+        seen[host, 1] = float(seen[host, 1]) + (same if changed else 0.0)
     if not changed:
-        seen[host, 2] += signals
-        seen[host, 3] += a / (b + age) * age
+        seen[host, 2] = float(seen[host, 2]) + signals
+        seen[host, 3] = float(seen[host, 3]) + a / (b + age) * age

@@ -15,7 +15,7 @@ import numpy as np
 
 from crawler.records import hash64
 from crawler.recrawl import account as accounts
-from crawler.recrawl.law import HEAD_BYTES
+from crawler.recrawl.law_arrays import HEAD_BYTES
 from crawler.store import beliefs
 
 if TYPE_CHECKING:
