@@ -15,23 +15,45 @@ FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+READY_RANK := $(VENV)/ready-rank
+READY_ALL := $(VENV)/ready-all
+# For every platform and Python; no index is named in what comes out.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+
 # What benchmarks are made of; every other file of their folder is one.
 BENCH_PARTS := $(addprefix benchmarks/,changing_web.py contenders.py crawls.py goals.py meters.py producers.py web.py)
 
-.PHONY: help setup demo crawl test drills fuzz bench check format lock docs clean
+# Installs a lock file beside what is there: a second one brings the first's packages in the same versions.
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r
+
+.PHONY: help setup setup-rank setup-all demo crawl test drills fuzz bench check format lock docs clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; none was found on PATH"; exit 1; }
 	@echo "setting up $(VENV) (once)"
-	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv --clear $(VENV)
+	@$(INSTALL) requirements.lock
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-setup: $(READY)  ## make .venv and install, nothing else
+$(READY_RANK): $(READY) requirements-rank.lock
+	@echo "installing what convert and rank need (once)"
+	@$(INSTALL) requirements-rank.lock
+	@touch $@
+
+$(READY_ALL): $(READY) requirements-all.lock
+	@echo "installing tests, lint and all extras (once)"
+	@$(INSTALL) requirements-all.lock
+	@touch $@ $(READY_RANK)
+
+setup: $(READY)  ## make .venv and install what a crawl needs, nothing else
+
+setup-rank: $(READY_RANK)  ## install what convert and rank need too
+
+setup-all: $(READY_ALL)  ## install all extras, tests and lint too
 
 demo: $(READY)  ## crawl a small local web with two agents and show what was found
 	@$(BIN)/python -m tests.farm.demo
@@ -40,33 +62,34 @@ crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a 
 	@test -n "$(SEEDS)" || { echo "make crawl: SEEDS is empty; wanted SEEDS=https://… or SEEDS=FILE"; exit 2; }
 	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
 
-test: $(READY)  ## all tests but the long drills, under 10 minutes
+test: $(READY_ALL)  ## all tests but the long drills, under 10 minutes
 	@$(BIN)/python -m pytest -m "not drill" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-drills: $(READY)  ## the long ones: kills, outages, full disks
+drills: $(READY_ALL)  ## the long ones: kills, outages, full disks
 	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)
 
-fuzz: $(READY)  ## broken input for every parser, FUZZ_SECONDS (60) each
+fuzz: $(READY_ALL)  ## broken input for every parser, FUZZ_SECONDS (60) each
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
-bench: $(READY)  ## all benchmarks, though one miss a goal; the last figures are in benchmarks/README.md
+bench: $(READY_ALL)  ## all benchmarks, though one miss a goal; the last figures are in benchmarks/README.md
 	@missed=; for b in $(filter-out $(BENCH_PARTS),$(wildcard benchmarks/[a-z]*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || missed="$$missed $$b"; done; \
 	  test -z "$$missed" || { echo "ended with another code than 0, a goal missed or worse:$$missed"; exit 1; }
 
-check: $(READY)  ## format, lint and strict types
+check: $(READY_ALL)  ## format, lint and strict types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-format: $(READY)  ## rewrite the files the way `make check` wants them
+format: $(READY_ALL)  ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lock: $(READY)  ## renew requirements.lock from the ranges in pyproject.toml
-	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
-	  --all-extras pyproject.toml locking.in -o requirements.lock
+lock: $(READY_ALL)  ## renew the lock files from the ranges in pyproject.toml, and the table of their wheels
+	@$(COMPILE) pyproject.toml locking.in -o requirements.lock
+	@$(COMPILE) pyproject.toml locking.in --extra rank -c requirements.lock -o requirements-rank.lock
+	@$(COMPILE) pyproject.toml locking.in --extra test --extra lint -c requirements-rank.lock -o requirements-all.lock
 
-docs: $(READY)  ## renew docs/settings.md from settings/base.py
+docs: $(READY_ALL)  ## renew docs/settings.md from settings/base.py
 	@$(BIN)/python -m settings.document > docs/settings.md
 
 clean:  ## remove everything that make and the crawls made

@@ -167,6 +167,13 @@ def _foreseen() -> tuple[type[Exception], ...]:
     )
 
 
+def _code_of(error: Exception) -> int:
+    """A driver that is not installed is a wrong use: another try would end in the same way."""
+    from crawler.store.database import MissingDriverError
+
+    return 2 if isinstance(error, MissingDriverError) else 1
+
+
 class LowtideCommand(ScrapyCommand):
     """A command of this project; `work` does it and raises CommandError where it cannot be done."""
 
@@ -187,7 +194,7 @@ class LowtideCommand(ScrapyCommand):
         return checked(self.settings)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do the work; an error that was foreseen becomes one line and exit code 1, or 2 if it is a setting's."""
+        """Do the work; a foreseen error becomes one line and exit code 1; a setting's or a missing extra's 2."""
         if not self.runs_spiders:
             start.end_quickly()
         try:
@@ -195,8 +202,16 @@ class LowtideCommand(ScrapyCommand):
                 self.exitcode = self.work(args, opts) or 0
         except our_options.OptionError as error:
             raise UsageError(str(error), print_help=False) from None
+        except ImportError as error:
+            from rankers import extras
+
+            missing = extras.missing(error)
+            if missing is None:
+                raise
+            raise UsageError(str(missing), print_help=False) from None
         except _foreseen() as error:
             self.fail(str(error))
+            self.exitcode = _code_of(error)
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int | None:
         """The command itself; an exit code, or None for 0."""

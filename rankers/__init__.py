@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from rankers import extras
 from rankers.graph import Graph
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def _attribute(module: str, attribute: str) -> Any:
 
     try:
         return getattr(import_module(module), attribute, None)
-    except ImportError:
+    except ImportError as error:
+        if told := extras.missing(error):
+            raise told from None
         return None
 
 

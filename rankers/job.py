@@ -85,9 +85,10 @@ def add_options(parser: argparse.ArgumentParser, *, from_settings: bool = False)
 
 
 def job_of(opts: argparse.Namespace, folder: Path) -> Job:
-    """The job that these options ask for; ValueError for what could never be done."""
-    from rankers import check, check_numbers
+    """The job that these options ask for; ValueError for what cannot be done, or not before an extra is there."""
+    from rankers import check, check_numbers, extras
 
+    extras.require("numba", "pyarrow", *(["networkx"] if opts.graphml else []))
     check(opts.mode)
     check_numbers(opts.damping, opts.tolerance)
     return Job(

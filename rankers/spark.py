@@ -25,7 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+
+from rankers import extras
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    # Its options could not be read without: the same last line and code that a wrong option has.
+    sys.exit(extras.told_at_end("rankers.spark", error))
 
 from rankers import NAMES, check_numbers, folder, packed, parts
 from rankers.graph import BLOCKS
@@ -279,6 +288,7 @@ def _given(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     given = parser.parse_args(arguments)
     try:
+        extras.require("pyspark", "pandas", "numba", "pyarrow")
         check_numbers(given.damping, given.tolerance)
     except ValueError as error:
         parser.error(str(error))
@@ -312,12 +322,8 @@ class _Session:
 
 
 def _active() -> SparkSession | None:
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkError(
-            f"{error.name} is not installed; wanted the extra: pip install 'lowtide[spark]'"
-        ) from None
+    from pyspark.sql import SparkSession
+
     return SparkSession.getActiveSession()
 
 

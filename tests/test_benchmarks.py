@@ -99,7 +99,8 @@ def test_a_benchmark_that_misses_its_goal_keeps_no_other_from_its_turn(tmp_path:
     shutil.copy2(ROOT / "Makefile", tmp_path)
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    for name in ("requirements.lock", "pyproject.toml", ".venv/ready", "benchmarks/web.py"):
+    locks = ("requirements.lock", "requirements-all.lock", "pyproject.toml")
+    for name in (*locks, ".venv/ready", ".venv/ready-all", "benchmarks/web.py"):
         (tmp_path / name).touch()
     (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
     for name, code in (("a", 1), ("b", 0), ("c", 2)):

@@ -47,6 +47,8 @@ COPIED = (
     "Makefile",
     "pyproject.toml",
     "requirements.lock",
+    "requirements-rank.lock",
+    "requirements-all.lock",
 )
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 # Sites of the small web stand for these; in the order of their names, as lists of sites are.

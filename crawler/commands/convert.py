@@ -74,6 +74,13 @@ class Command(LowtideCommand):
                 f"--load names {unknown[0]!r}; wanted some of {', '.join(DATABASES)}", print_help=False
             )
 
+        from rankers import extras
+
+        try:
+            extras.require("numba", "pyarrow", *([] if opts.communities else ["graspologic_native"]))
+        except extras.MissingExtraError as error:
+            raise UsageError(str(error), print_help=False) from None
+
     def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
         folder = self.options.var / "convert" / (opts.run or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
         if folder.exists():

@@ -53,6 +53,10 @@ class Command(LowtideCommand):
             recrawl.check(self.options.recrawl_mode, (PLAIN,))
         except recrawl.RecrawlError as error:
             raise OptionError(str(error)) from None
+        if self.options.database_url:
+            from crawler.store.database import require_driver
+
+            require_driver(self.options.database)
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[coordinator]")
         self.settings.set("LOG_FORMAT", log_format, priority="cmdline")
         configure_logging(self.settings)

@@ -267,10 +267,17 @@ class Command(stock.Command):
         self._check_folder()
         self._check_crawl()
         if self.options.database_url:
-            from crawler.store.database import DatabaseError, check_version, open_database
+            from crawler.store.database import (
+                DatabaseError,
+                MissingDriverError,
+                check_version,
+                open_database,
+            )
 
             try:
                 check_version(open_database(self.options.database))
+            except MissingDriverError as error:
+                raise UsageError(str(error), print_help=False) from None
             except DatabaseError as error:
                 raise CommandError(str(error)) from None
 

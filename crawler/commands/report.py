@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from crawler.reports import Crawl, Report
+    from crawler.views.drawing import Picture
 
 
 class Command(LowtideCommand):
@@ -85,7 +86,7 @@ class Command(LowtideCommand):
 
         page = written(
             [
-                Section(report.name, report.title, report.text(figures), report.pictures(figures))
+                Section(report.name, report.title, report.text(figures), _pictures(report, figures))
                 for report, figures in found
             ]
         )
@@ -96,6 +97,20 @@ class Command(LowtideCommand):
                 f"--html {file}: {error.strerror or error}; wanted a file to write to"
             ) from None
         print(f"{file}: {len(found)} reports", file=sys.stderr)
+
+
+def _pictures(report: Report, figures: Any) -> list[Picture]:
+    """None, and a line that says so, where an extra that draws them is not installed: the page is good without."""
+    try:
+        return report.pictures(figures)
+    except ImportError as error:
+        from rankers import extras
+
+        missing = extras.missing(error)
+        if missing is None:
+            raise
+        print(f"{report.name}: its picture is left out: {missing}", file=sys.stderr)
+        return []
 
 
 def _print_csv(rows: list[dict[str, Any]]) -> None:

@@ -96,6 +96,10 @@ class DatabaseError(Exception):
     """The database cannot be used as it is."""
 
 
+class MissingDriverError(DatabaseError):
+    """The database's driver is not installed; the text says which command installs it."""
+
+
 class DatabaseAway(DatabaseError):  # noqa: N818 - a state that passes, not a fault
     """The database cannot be reached, is locked or full just now; the same call may succeed later."""
 
@@ -137,11 +141,23 @@ def open_database(url: str) -> Engine:
         raise DatabaseError(f"DATABASE_URL {told(parsed)}: no such driver; {_WANTED}") from None
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(backend, backend)
-        raise DatabaseError(
-            f"DATABASE_URL {told(parsed)}: its driver {error.name} is missing; pip install 'lowtide[{extra}]'"
-        ) from None
+        from rankers import extras
+
+        # By the database: a URL may name a driver that no extra has.
+        missing = extras.text(error.name or "its driver", extra)
+        raise MissingDriverError(f"DATABASE_URL {told(parsed)}: {missing}") from None
     except (ArgumentError, TypeError, ValueError) as error:
         raise DatabaseError(f"DATABASE_URL {told(parsed)}: {error}; {_WANTED}") from None
+
+
+def require_driver(url: str) -> None:
+    """MissingDriverError where the URL's driver is not installed; all else that may be wrong with it is left alone."""
+    try:
+        open_database(url).dispose()
+    except MissingDriverError:
+        raise
+    except DatabaseError:
+        return
 
 
 def check_version(engine: Engine) -> str | None:

@@ -1,4 +1,6 @@
-"""What `make demo` shows: a small local web, its hours, a crawl by two agents, ranks, and a page with all reports.
+"""What `make demo` shows: a small local web, its hours, a crawl by two agents, and a page with all reports.
+
+Ranks too, where the extra `rank` is installed.
 
 Everything happens on loopback, below VAR_DIR var/demo; nothing is left running.
 """
@@ -10,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.farm import Farm
@@ -20,6 +23,8 @@ SITES, PAGES = 12, 40
 # Sites that ask for a rest would say so three times each, and what is shown would be lost between.
 SHOWN = tuple(kind for kind in KINDS if kind != "busy")
 SCRAPY = Path(sys.executable).parent / "scrapy"
+# Whether the extra of convert and rank is installed.
+RANKS = all(find_spec(name) for name in ("numba", "pyarrow", "graspologic_native"))
 # What every command of the demo is told beside its own words.
 SETTINGS = (
     *("-s", f"VAR_DIR={VAR_DIR}", "-s", "ALLOW_PRIVATE_ADDRESSES=127.0.0.0/8"),
@@ -42,11 +47,12 @@ def main() -> int:
             "Two agents crawl them:",
             *("crawl", "site", "--agents", "2", "-s", "DOWNLOAD_DELAY=0.05", "-s", "RETRY_DELAY_SECONDS=0.5"),
         )
-    code = code or show("What links say of the pages:", "convert")
-    code = code or show("", "rank")
-    code = code or show(
-        "All reports, ranks among them, on one page:", "report", "--html", str(VAR_DIR / "report.html")
-    )
+    if RANKS:
+        code = code or show("What links say of the pages:", "convert")
+        code = code or show("", "rank")
+    elif code == 0:
+        print("\nNot shown: convert and rank. `make setup-rank` installs what they need (0.5 GB).")
+    code = code or show("All reports on one page:", "report", "--html", str(VAR_DIR / "report.html"))
     if code == 0:
         print(f"\nopen:    {VAR_DIR}/report.html   (and, while a crawl goes on, scrapy dashboard)")
         print(f"look:    sqlite3 {VAR_DIR}/crawl.db 'select url, status, title from pages limit 5'")
