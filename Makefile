@@ -88,6 +88,9 @@ lock: $(READY_ALL)  ## renew the lock files from the ranges in pyproject.toml, a
 	@$(COMPILE) pyproject.toml locking.in -o requirements.lock
 	@$(COMPILE) pyproject.toml locking.in --extra rank -c requirements.lock -o requirements-rank.lock
 	@$(COMPILE) pyproject.toml locking.in --extra test --extra lint -c requirements-rank.lock -o requirements-all.lock
+	@named=$$(mktemp -d) && $(COMPILE) pyproject.toml locking.in --extra rank -c requirements-rank.lock --format pylock.toml \
+	  -o $$named/pylock.toml && $(BIN)/python -m tests.tools.wheels $$named/pylock.toml > tests/wheels.txt; \
+	  code=$$?; rm -rf $$named; exit $$code
 
 docs: $(READY_ALL)  ## renew docs/settings.md from settings/base.py
 	@$(BIN)/python -m settings.document > docs/settings.md
