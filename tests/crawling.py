@@ -190,6 +190,13 @@ class Place:
             found.setdefault(site, set()).add(url)
         return found
 
+    def finished(self) -> set[str]:
+        """Sites that the tables call finished; none where there are no tables yet."""
+        try:
+            return {site for (site,) in self.rows("select site from sites where state = 'finished'")}
+        except sqlite3.OperationalError:
+            return set()
+
     def queue(self) -> dict[str, int]:
         """The site queue's counts, read from the bundled server's data once the crawl is over."""
         import redis

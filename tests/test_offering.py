@@ -301,3 +301,29 @@ def test_many_that_wait_hold_up_fetching(valkey: RunningServer, monkeypatch: pyt
             assert len(await one.paths(B)) == 1_002
 
     asyncio.run(check())
+
+
+def test_what_leads_outside_is_kept_within_bounds(
+    valkey: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that is found, with the shortest way; it is sent when its site belongs to the crawl."""
+    monkeypatch.setattr(offers, "MOST_OF_A_SITE", 3)
+    monkeypatch.setattr(offers, "MOST_OUTSIDE", 1_000)
+    third = "http://127.0.3.3"
+
+    async def check() -> None:
+        async with offering(valkey, scope="seeds") as one:
+            await one.read_seeds(A)
+            for depth in (2, 1):
+                one.offers.add(B, [f"/{number}" for number in range(5)], depth)
+                await one.offers.send()
+            one.offers.add(third, [f"/{number}" for number in range(5)], 1)
+            await one.offers.send()
+            assert await one.paths(B) == await one.paths(third) == []
+            await one.seeding.queue_seeds([Seed(B, "/"), Seed(third, "/")])
+            one.offers.look_again()
+            await one.offers.send()
+            sent = {(offer.site, path): offer.depth for offer in one.queue.calls[-1] for path in offer.paths}
+            assert sent == {(site, f"/{number}"): 1 for site in (B, third) for number in range(3)}
+
+    asyncio.run(check())

@@ -16,7 +16,7 @@ from threading import Event
 import pytest
 
 from crawler.sites.queue import bucket_of
-from tests.crawling import Place, Run
+from tests.crawling import RUN_SECONDS, Place, Run
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, Route, SmallSite, links, moved
 from tests.test_inlet import INLET, running
@@ -157,6 +157,27 @@ def test_every_seed_of_a_site_may_redirect(place: Place) -> None:
         place.crawl(seeds, "--again", **given).succeeded()
         assert even.pages == {"/n0": 2, "/n2": 2, "/n4": 2}
         assert odd.pages == {"/n1": 2, "/n3": 2, "/n5": 2}
+
+
+def test_links_to_where_a_seed_redirects_may_be_found_before_it_does(place: Place) -> None:
+    """The hub is finished and stored by the time that its links turn out to belong to the crawl."""
+    asked = Event()
+
+    def later(_times: int) -> Reply:
+        asked.wait(RUN_SECONDS)
+        return moved(f"{new.site}/")
+
+    with sites({"/": links(*(f"{{2}}{path}" for path in LINKED))}, {}, leaves("/", *LINKED)) as (
+        hub,
+        old,
+        new,
+    ):
+        old.routes["/"] = later
+        run = place.start_crawl([hub.root, old.root])
+        eventually(lambda: place.finished() == {hub.site}, "the hub is finished")
+        asked.set()
+        run.wait().succeeded()
+        assert new.pages == dict.fromkeys(["/", *LINKED], 1)
 
 
 def test_seeds_that_redirect_from_site_to_site_end(place: Place) -> None:

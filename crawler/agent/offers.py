@@ -8,7 +8,9 @@ server may have lost the offer too. Where a seed redirects to another site, that
 it in.
 
 While the seeds that the crawl begins with are still being read (Seeding.read), a site that nothing is known of may yet
-become one: then `waits` is True, and no page is published.
+become one: then `waits` is True, and no page is published. Later a site may join the crawl too, since a seed redirects
+to it or it is given as a seed: so the first links that led outside are kept, as many as there is room for, and judged
+again then. An agent that ends or is killed takes these with it.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ CALL_ENTRIES, CALL_BYTES = 100, 1_000_000
 # Bytes of paths that wait to be sent: with more, fetching pauses. A path takes some 150 beside its own.
 MOST_PENDING: Final = 64_000_000
 PENDING_PATH: Final = 150
+# Bytes, counted alike, of paths outside the crawl that are kept; and paths of one site, for there are some to which
+# everybody links.
+MOST_OUTSIDE, MOST_OF_A_SITE = 16_000_000, 1_000
 # Sites asked about in one round trip.
 ASK_AT_A_TIME: Final = 2_000
 
@@ -63,7 +68,9 @@ class Offers:
         # Site of a seed that redirects, and where to: site and path.
         self._moved: dict[tuple[str, str, str], Offer] = {}
         self._inside: set[str] = set()  # sites that belong to the crawl
-        self._outside: set[str] = set()  # sites that do not, as far as is known
+        # Sites that do not, as far as is known, each with what was found of it.
+        self._outside: dict[str, dict[str, _Way]] = {}
+        self._outside_size = 0
         self._queued: set[str] = set()  # sites that the queue knew when something was offered to them
         self._offered = Remembered[tuple[str, str], int](URLS_REMEMBERED)  # the least depth that was told
         self._warned_full: set[str] = set()
@@ -90,6 +97,8 @@ class Offers:
         The root of a site is its first page, however deep the link to it is: it has depth 0.
         """
         if site in self._outside:
+            if self._outside_size < MOST_OUTSIDE:
+                self._keep(site, paths, (depth, redirects))
             return
         most, new = self._options.max_depth, None
         for path in paths:
@@ -102,6 +111,16 @@ class Offers:
             if path not in new:
                 self._size += len(path) + PENDING_PATH
             new[path] = min((own, redirects), new.get(path, (own, redirects)))
+
+    def _keep(self, site: str, paths: Iterable[str], way: _Way) -> None:
+        """Keep what is found of a site outside the crawl, the first of it."""
+        kept = self._outside.setdefault(site, {})
+        for path in paths:
+            if path in kept:
+                kept[path] = min(way, kept[path])
+            elif len(kept) < MOST_OF_A_SITE:
+                self._outside_size += len(path) + PENDING_PATH
+                kept[path] = way
 
     def move(self, seeds_site: str, site: str, path: str, redirects: int) -> str:
         """A seed redirects to this page, the last of so many redirects in a row; why it is not followed, or nothing."""
@@ -117,13 +136,22 @@ class Offers:
 
     def look_again(self) -> None:
         """Sites were added, or the scope was widened: what did not belong to the crawl may do so now."""
-        self._outside.clear()
+        outside = self._forget_outside()
+        for site, paths in outside.items():
+            for (depth, redirects), some in _by_way(paths).items():
+                self.add(site, some, depth, redirects)
 
     def forget(self) -> None:
         """The agent lost its sites, and the server may have lost its offers: what is found again is offered again."""
         self._offered.clear()
-        for some in (self._inside, self._outside, self._queued):
+        self._forget_outside()
+        for some in (self._inside, self._queued):
             some.clear()
+
+    def _forget_outside(self) -> dict[str, dict[str, _Way]]:
+        """What there was."""
+        outside, self._outside, self._outside_size = self._outside, {}, 0
+        return outside
 
     async def send(self) -> int:
         """Send what may be sent by now; how many sites are new. After an error the rest is sent by the next call."""
@@ -184,7 +212,8 @@ class Offers:
     def _forget_sites(self) -> None:
         """Keep what is known of sites within its bound."""
         if len(self._inside) + len(self._outside) > SITES_REMEMBERED:
-            for some in (self._inside, self._outside, self._queued):
+            self._forget_outside()
+            for some in (self._inside, self._queued):
                 some.clear()
 
     async def _judge(self, sites: list[str]) -> None:
@@ -199,7 +228,10 @@ class Offers:
     def _drop(self, pending: dict[str, dict[str, _Way]]) -> None:
         """All seeds are known: what does not belong to the crawl by now is left out."""
         for site in [site for site in pending if site not in self._inside]:
-            self._outside.add(site)
+            self._outside.setdefault(site, {})
+            if self._outside_size < MOST_OUTSIDE:
+                for way, some in _by_way(pending[site]).items():
+                    self._keep(site, some, way)
             del pending[site]
 
     def _offers(self, pending: dict[str, dict[str, _Way]]) -> Iterator[Offer]:
@@ -214,10 +246,7 @@ class Offers:
             if site not in self._queued:
                 record = self._author.numbered(records.SiteFound(site=site, found_at=now_ms(), source="link"))
                 with_root = self._scope.has_page(f"{site}/")
-            by_way: dict[_Way, list[str]] = {}
-            for path, way in paths.items():
-                by_way.setdefault(way, []).append(path)
-            for (depth, redirects), some in by_way.items():
+            for (depth, redirects), some in _by_way(paths).items():
                 for part in _cut(some, len, ENTRY_PATHS, ENTRY_BYTES):
                     yield Offer(site, part, depth, redirects, record, with_root)
 
@@ -245,11 +274,20 @@ class Offers:
                     "%s: links to it are left out: too many wait for it already (said once)", one.site
                 )
         refused = {one.site for one, answer in zip(offers, answers, strict=True) if answer == -1}
-        if refused - self._outside:
-            many = len(refused - self._outside)
+        if refused - self._outside.keys():
+            many = len(refused - self._outside.keys())
             logger.warning("%d sites were left out: MAX_SITES is %d", many, self._options.max_sites)
-            self._outside |= refused
+            for site in refused:
+                self._outside.setdefault(site, {})
         return answers.count(1)
+
+
+def _by_way(paths: dict[str, _Way]) -> dict[_Way, list[str]]:
+    """The paths by depth and redirects."""
+    found: dict[_Way, list[str]] = {}
+    for path, way in paths.items():
+        found.setdefault(way, []).append(path)
+    return found
 
 
 def _batches(offers: Iterable[Offer]) -> Iterator[list[Offer]]:
