@@ -17,8 +17,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 READY_RANK := $(VENV)/ready-rank
 READY_ALL := $(VENV)/ready-all
-# For every platform and Python; no index is named in what comes out.
-COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+# For every platform and Python; no index is named in what comes out. LOCK_ARGS=--upgrade takes the newest releases.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 $(LOCK_ARGS)
 
 # What benchmarks are made of; every other file of their folder is one.
 BENCH_PARTS := $(addprefix benchmarks/,changing_web.py contenders.py crawls.py goals.py meters.py producers.py web.py)
@@ -26,7 +26,7 @@ BENCH_PARTS := $(addprefix benchmarks/,changing_web.py contenders.py crawls.py g
 # Installs a lock file beside what is there: a second one brings the first's packages in the same versions.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r
 
-.PHONY: help setup setup-rank setup-all demo crawl test drills fuzz bench check format lock docs clean
+.PHONY: help setup setup-rank setup-all demo crawl test drills fuzz bench check format lock build docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -91,6 +91,11 @@ lock: $(READY_ALL)  ## renew the lock files from the ranges in pyproject.toml, a
 	@named=$$(mktemp -d) && $(COMPILE) pyproject.toml locking.in --extra rank -c requirements-rank.lock --format pylock.toml \
 	  -o $$named/pylock.toml && $(BIN)/python -m tests.tools.wheels $$named/pylock.toml > tests/wheels.txt; \
 	  code=$$?; rm -rf $$named; exit $$code
+
+build: $(READY_ALL)  ## wheel and sdist into dist/
+	@rm -rf dist build
+	@$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
+	@ls -l dist
 
 docs: $(READY_ALL)  ## renew docs/settings.md from settings/base.py
 	@$(BIN)/python -m settings.document > docs/settings.md
