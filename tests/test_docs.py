@@ -334,9 +334,10 @@ def set_up(folder: Path) -> None:
     copy_project(folder, COPIED)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
-        if part.name != "ready":
+        if not part.name.startswith("ready"):
             (folder / ".venv" / part.name).symlink_to(part)
-    (folder / ".venv" / "ready").touch()
+    for ready in ("ready", "ready-rank", "ready-all"):  # the later ones of make are made after the first
+        (folder / ".venv" / ready).touch()
 
 
 def register(file: Path, name: str, lines: str) -> None:
