@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from crawler.store.database import open_database
 from crawler.views.figures import site_pages
 from tests.crawling import Place
 from tests.small_site import Reply, SmallSite, links
+from tests.test_dashboard import ask, dashboard
 from tests.test_works import HTML, give
 
 PIPELINES = {
@@ -28,18 +30,20 @@ PIPELINES = {
 
 
 class Greedy:
-    """Wants too much of one page."""
+    """Wants too much of one page, and says what a page or a terminal would obey of another."""
 
     def process(self, page: Any) -> None:
         if page.record.path == "/greedy":
             page.record.extra["all of it"] = "x" * MOST_EXTRA_BYTES
+        if page.record.path == "/hostile":
+            page.record.extra["<b>said"] = "<script>\x1b[31m\u202e"
 
 
 @pytest.mark.timeout(120)
 def test_a_new_attribute_from_the_page_to_the_eye(tmp_path: Path) -> None:
     body = "<p>{}</p><script></script>"
-    with SmallSite({"/": links("/same", "/other", "/greedy")}) as web, Place(tmp_path) as place:
-        names = ("same", "other", "greedy")
+    with SmallSite({"/": links("/same", "/other", "/greedy", "/hostile")}) as web, Place(tmp_path) as place:
+        names = ("same", "other", "greedy", "hostile")
         web.routes |= {f"/{name}": Reply(200, {**HTML, "ETag": '"1"'}, body.format(name)) for name in names}
         run = place.crawl([web.root], PAGE_PIPELINES=PIPELINES).succeeded()
         stored = "select url, extra, error from pages order by url"
@@ -49,6 +53,7 @@ def test_a_new_attribute_from_the_page_to_the_eye(tmp_path: Path) -> None:
         assert place.rows(stored) == [
             (web.root, '{"scripts":{"many":0}}', None),
             (f"{web.root}greedy", '{"scripts":{"many":1}}', left_out),
+            (f"{web.root}hostile", '{"scripts":{"many":1},"<b>said":"<script>\\u001b[31m\u202e"}', None),
             (f"{web.root}other", '{"scripts":{"many":1}}', None),
             (f"{web.root}same", '{"scripts":{"many":1}}', None),
         ]
@@ -60,7 +65,7 @@ def test_a_new_attribute_from_the_page_to_the_eye(tmp_path: Path) -> None:
             place, web.site, "recheck", *(AskedPage(f"/{name}", "visited", etag='"1"') for name in names[:2])
         )
         place.crawl([], spider="recheck", PAGE_PIPELINES=PIPELINES).succeeded()
-        assert [extra for _, extra, _ in place.rows(stored)[2:]] == [
+        assert [extra for _, extra, _ in place.rows(stored)[-2:]] == [
             '{"scripts":{"many":2}}',
             '{"scripts":{"many":1}}',
         ]
@@ -72,6 +77,13 @@ def test_a_new_attribute_from_the_page_to_the_eye(tmp_path: Path) -> None:
         assert {one["url"]: one["extra"] for one in shown["pages"]}[f"{web.root}other"] == [
             ("scripts", '{"many": 2}')
         ]
+        with dashboard(place) as url:
+            seen = ask(url, f"/site?name={quote(web.site)}").body  # type: ignore[attr-defined]
+        assert '<span class="dim">scripts: {&#34;many&#34;: 2}</span>' in seen
+        assert "&lt;b&gt;said: &#34;&lt;script&gt;" in seen
+        assert "<script>\x1b" not in seen
+        assert not {"\x1b", "\u202e"} & set(seen)
+
         place.run("convert").succeeded()
         (parquet,) = place.var.glob("convert/*/pages-*.parquet")
         rows = pq.read_table(parquet).to_pylist()
