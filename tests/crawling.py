@@ -30,7 +30,7 @@ SCRAPY = Path(sys.executable).with_name("scrapy")
 # Longest life of one command: generous, since a busy machine must not fail a test.
 RUN_SECONDS = 60.0
 # How long processes that outlive their command may take to end: the coordinator drains, the server writes its file.
-LEFT_SECONDS = 20.0
+LEFT_SECONDS = 60.0
 # A crawl of the farm that waits for nothing that a test does not ask for.
 QUICK = {
     "ALLOW_PRIVATE_ADDRESSES": "127.0.0.0/8",
@@ -89,7 +89,7 @@ class Run:
         self.process.send_signal(number)
         return self.wait(seconds)
 
-    def says(self, text: str, seconds: float = 15.0) -> None:
+    def says(self, text: str, seconds: float = RUN_SECONDS) -> None:
         """Wait until standard error has this text."""
         deadline = time.monotonic() + seconds
         while text not in self.err:

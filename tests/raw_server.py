@@ -20,7 +20,7 @@ import uvloop
 if TYPE_CHECKING:
     import ssl
 
-SECONDS_PER_TEST = 20.0
+SECONDS_PER_TEST = 60.0
 
 Serve = Callable[["Exchange"], Awaitable[None]]
 
@@ -36,7 +36,7 @@ def in_loop(scene: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
     return test
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for a condition; AssertionError if it does not come true in time."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

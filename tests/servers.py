@@ -88,7 +88,7 @@ class RunningServer:
         """Ends the server as a power switch would."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
 
     def keep(self) -> Path:
         """A copy of its data as they are on the disk, for `go_back`."""

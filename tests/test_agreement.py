@@ -754,7 +754,7 @@ def test_a_cluster_sees_and_mends_it(kind: str, place: Place, valkey: RunningSer
             db.execute(text("delete from pages where mod(id, 3) = 0"))
         check_seen(place, set(farm.expected()), **given)
         another = place.start("coordinate", **given)
-        another.says("queue and tables differ on 2 sites", 30)
+        another.says("queue and tables differ on 2 sites")
         another.end(signal.SIGTERM).succeeded()
         repair(place, **given)
         place.crawl([], **given)

@@ -306,10 +306,10 @@ def test_all_converters_see_one_state_while_a_coordinator_writes(
     # Neither of one range nor read in one go: the sites' pages are far apart in every order.
     put(url, [Given(f"https://a{number:02}.example", "/") for number in range(20)])
     with writing(url, (A, B)) as written:
-        eventually(lambda: len(written) > 5, "the writer is at work", 20)
+        eventually(lambda: len(written) > 5, "the writer is at work")
         before = len(written)
         figures = converted(url, tmp_path / "run", processes=2)
-        eventually(lambda: len(written) > before, "the writer went on", 20)
+        eventually(lambda: len(written) > before, "the writer went on")
     pages_of = {one["site"]: one["pages"] for one in table(tmp_path / "run", "sites")}
     assert pages_of[A] == pages_of[B] > before
     assert figures["pages"] == pages_of[A] * 2 + 20

@@ -234,7 +234,7 @@ def test_it_waits_for_redis(place: Place, valkey: RunningServer) -> None:
     run = place.start("extract", REDIS_URL=valkey.url)
     eventually(lambda: valkey.client.exists("lt:{0}:results"), "the first records", 30)
     valkey.kill()
-    run.says("waiting to publish", 30)
+    run.says("waiting to publish")
     valkey.start()
     run.wait().succeeded()
     told = valkey.client.xrange("lt:{0}:results")

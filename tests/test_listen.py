@@ -538,7 +538,7 @@ def test_while_redis_is_away_no_more_is_read_than_the_spool_holds(
         assert thread.is_alive()
         assert ear.memory - before < 12_000_000
         valkey.start()
-    eventually(lambda: valkey.client.xlen(KEY) == 3000, "all is in the stream", 30)
+    eventually(lambda: valkey.client.xlen(KEY) == 3000, "all is in the stream", 60)
     figures = ear.end()
     assert (figures["taken"], figures["waiting"]) == (3000, 0)
 
@@ -584,7 +584,7 @@ def test_a_second_signal_ends_it_at_once(place: Place, valkey: RunningServer) ->
         ear.run.process.send_signal(signal.SIGINT)
         time.sleep(0.3)
         assert ear.run.process.poll() is None
-        ear.run.end(signal.SIGINT, 5).refused("told to end a second time", code=1)
+        ear.run.end(signal.SIGINT, 40).refused("told to end a second time", code=1)
 
 
 def test_what_does_not_reach_redis_at_the_end_is_told(
@@ -634,9 +634,9 @@ class Inner:
             line.sendall(packet)
 
     def end(self) -> None:
-        self._ready.wait(5)
+        self._ready.wait(60)
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

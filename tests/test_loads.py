@@ -272,7 +272,7 @@ def wait_for_visit(url: str) -> None:
         with engine.connect() as connection:
             return bool(connection.execute(select(visits.c.id)).all())
 
-    eventually(there, "the visit is stored", 20)
+    eventually(there, "the visit is stored")
     engine.dispose()
 
 

@@ -108,7 +108,7 @@ def test_a_server_that_dies_while_the_last_agent_waits(place: Place, farm: Farm)
     run.says("Spider closed (finished)")
     run.says("writes to")
     kill_server(place)
-    run.wait(30).succeeded()
+    run.wait().succeeded()
     assert "the bundled server was gone; it is started again" in run.err
     assert place.stored() == farm.expected()
 

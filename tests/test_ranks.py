@@ -245,7 +245,7 @@ def test_a_coordinator_writes_on_and_a_kill_changes_nothing(kind: str, make_data
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     # The server may still be busy with the last statement of the dead.
     eventually(lambda: wanted(given).items() <= read(engine).items(), "the ranks of before")
     assert len(runs_of(engine, rankings)) == 2

@@ -168,7 +168,7 @@ def writing(url: str) -> Iterator[threading.Event]:
         yield wrote
     finally:
         stop.set()
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         engine.dispose()
 
 

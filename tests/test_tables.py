@@ -394,7 +394,7 @@ def test_processes_that_start_at_once_do_not_collide(kind: str, make_database: M
     finally:
         for process in started:
             process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
     assert [process.returncode for process in started] == [0, 0, 0], said
     engine = open_database(url)
     assert check_version(engine) == database.KNOWN[-1]
