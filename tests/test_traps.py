@@ -6,7 +6,6 @@ import calendar
 import json
 import random
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from html import escape
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from crawler.agent import traps
 from crawler.agent.frontier import Frontier
 from crawler.agent.traps import MOST_FAMILIES, MOST_SEEN, MOST_TEXT, MOST_TRAPS, Traps, family_of, repeats
+from tests.costs import STEEP, growth
 from tests.crawling import Place
 from tests.small_site import Reply, SmallSite, text
 
@@ -318,10 +318,11 @@ def test_the_fast_way_finds_the_same_words(text: str) -> None:
     ],
 )
 def test_no_path_takes_long(path: str) -> None:
-    started = time.process_time()
-    for _ in range(20):
-        family_of(path), repeats(path)
-    assert (time.process_time() - started) / 20 < 0.02
+    def looked_at(path: str) -> None:
+        for _ in range(100):
+            family_of(path), repeats(path)
+
+    assert growth(looked_at, path, path[: len(path) // 4]) < STEEP
 
 
 # --- In a crawl -----------------------------------------------------------------------------------------------
