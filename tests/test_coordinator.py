@@ -91,7 +91,7 @@ class Worker:
 
     def end(self) -> None:
         self.stop.set()
-        self.thread.join(timeout=20)
+        self.thread.join(timeout=60)
         assert not self.thread.is_alive(), "the coordinator did not stop"
         if self.error:
             raise self.error
@@ -121,12 +121,12 @@ def in_process(
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def finish(process: subprocess.Popen[str]) -> int:
     """Lets the process work to its end; its exit code."""
-    said = process.communicate("x", timeout=30)[1]
+    said = process.communicate("x", timeout=60)[1]
     assert process.returncode in (0, -signal.SIGKILL), said
     return process.returncode
 
@@ -163,7 +163,7 @@ def drain(server: RunningServer, database_url: str, **given: Any) -> Coordinator
     """One coordinator until the stream is empty."""
     coordinator = make_coordinator(server.url, database_url, **given)
     worker = Worker(coordinator, leave=lambda empty: empty())
-    worker.thread.join(timeout=30)
+    worker.thread.join(timeout=60)
     worker.end()
     return coordinator
 
@@ -528,7 +528,7 @@ def test_leave_is_asked_only_when_idle_and_again_until_it_agrees(
         return len(answers) == 3
 
     worker = Worker(make_coordinator(valkey.url, url), leave)
-    worker.thread.join(timeout=20)
+    worker.thread.join(timeout=60)
     worker.end()
     assert answers == [True, True, True]
     assert numbers(url) == list(range(1, 101))
@@ -557,16 +557,17 @@ def test_folder_of_the_default_database_is_made(valkey: RunningServer, tmp_path:
 def test_reading_order_and_claims(valkey: RunningServer) -> None:
     client = valkey.client
     publish(client, *(a_page(n) for n in range(6)))
-    dead = ResultsStream(client, "lt", "dead", claim_seconds=0.2)
+    dead = ResultsStream(client, "lt", "dead")
     lost = [entry.id for entry in dead.read(2)]
-    live = ResultsStream(client, "lt", "live", claim_seconds=0.2)
+    live = ResultsStream(client, "lt", "live")
     mine = [entry.id for entry in live.read(2)]
     assert (live.pending(), live.length(), live.drained()) == (4, 6, False)
 
-    again = ResultsStream(client, "lt", "live", claim_seconds=0.2)
+    again = ResultsStream(client, "lt", "live")
     assert [entry.id for entry in again.read(10)] == mine
     again.acknowledge(mine)
-    time.sleep(0.25)  # what a dead reader left is anybody's after claim_seconds, and not before
+    # What a dead reader left is anybody's after claim_seconds, and not before.
+    eventually(lambda: len(client.xpending_range(KEY, GROUP, "-", "+", 10, idle=200)) == 2, "both are old")
     late = ResultsStream(client, "lt", "late", claim_seconds=0.2)
     assert [entry.id for entry in late.read(10)] == lost
     late.acknowledge(lost)

@@ -253,15 +253,15 @@ def test_an_interrupted_crawl_loses_nothing_and_is_continued(place: Place) -> No
 
 
 def test_the_delay_holds_and_a_longer_crawl_delay_wins(place: Place) -> None:
-    with Farm(sites=2, pages=5, kinds=(), crawl_delays={1: 0.5}) as farm:
+    with Farm(sites=2, pages=5, kinds=(), crawl_delays={1: 1.0}) as farm:
         place.crawl(farm.seeds, DOWNLOAD_DELAY=0.25).succeeded()
         times = defaultdict(list)
         for hit in farm.hits():
             times[hit.host].append(hit.monotonic)
         gaps = [min(later - sooner for sooner, later in pairwise(one)) for one in times.values()]
         # The farm's clock reads the arrival, which jitters.
-        assert sorted(gaps) >= [0.2, 0.45], gaps
-        assert min(gaps) < 0.4, gaps
+        assert sorted(gaps) >= [0.2, 0.95], gaps
+        assert min(gaps) < 0.95, "the longer delay is the other site's alone"
         assert place.stored() == farm.expected()
 
 
@@ -318,6 +318,6 @@ def test_a_crawl_that_is_told_to_end_while_it_begins(place: Place, seconds: floa
     given = {"env": {"PYTHONPATH": str(place.folder)}, "SPIDER_MODULES": "slow_spider"}
     with Farm(sites=1, pages=3, kinds=()) as farm:
         words = ("-a", f"seconds={seconds}")
-        run = place.start_crawl(farm.seeds, *words, spider="slow", **given).wait(30).succeeded()
+        run = place.start_crawl(farm.seeds, *words, spider="slow", **given).wait().succeeded()
     assert [line for line in run.err.splitlines() if "Spider " in line][-1].endswith(ending)
     place.check_nothing_left()

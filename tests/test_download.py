@@ -615,11 +615,12 @@ async def test_slow_but_within_each_stage() -> None:
         RawServer(serve) as server,
         handler_with(HEAD_TIMEOUT_SECONDS=1.6, BODY_TIMEOUT_SECONDS=1.6) as handler,
     ):
-        request = Request(server.url)
+        request, began = Request(server.url), time.monotonic()
         assert (await handler.download_request(request)).body == b"ok"
+        seconds = time.monotonic() - began
     times = request.meta["stage_times"]
-    assert times["head_s"] == pytest.approx(1.0, abs=0.5)
-    assert times["body_s"] == pytest.approx(1.0, abs=0.5)
+    assert min(times["head_s"], times["body_s"]) > 0.9
+    assert times["head_s"] + times["body_s"] <= seconds
 
 
 # --- Lost connections -------------------------------------------------------------------------------------

@@ -377,7 +377,7 @@ def test_a_middleware_that_drops_all_holds_up_nothing(
     with SmallSite({"*": links("/1", "/2")}) as site:
         drops = {"own_spiders.Drops": 10}
         given = {"REDIS_URL": valkey.url, "SPIDER_MIDDLEWARES": drops, **own}
-        place.start_crawl([site.root], spider=spider, **given).wait(20).succeeded()
+        place.start_crawl([site.root], spider=spider, **given).wait().succeeded()
         assert len(outcomes(valkey)) == 3
 
 
@@ -393,11 +393,13 @@ def test_an_agent_that_ends_waits_for_a_parse(
         run.process.send_signal(signal.SIGTERM)
         run.says("Closing spider (shutdown)")
         before = cpu_seconds(run.pid)
-        time.sleep(1)  # the span that is measured
-        assert cpu_seconds(run.pid) - before < 0.3
+        began = time.process_time()
+        while (busy := time.process_time() - began) < 1:
+            pass  # the span that is measured, on a machine with other work too
+        assert cpu_seconds(run.pid) - before < 0.5 * busy
         assert outcomes(valkey) == {}
         go.touch()
-        run.wait(5).succeeded()
+        run.wait().succeeded()
         assert len(outcomes(valkey)) == len(items(tmp_path / "items.jsonl")) == 2
 
 
@@ -464,7 +466,7 @@ def test_own_requests_to_a_site_that_is_given_up_are_told_and_hold_up_nothing(
     given = {"ROBOTS_LIFETIME_SECONDS": 1, "HEAD_TIMEOUT_SECONDS": 2, "MAX_TRIES": 1}
     with SmallSite(routes) as site:
         run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **given, **own)
-        run.wait(20).succeeded()
+        run.wait(45).succeeded()
         assert f"{site.site} is given up" in run.err
         assert f"{site.site}: 2 requests of the spider's own were not sent" in run.err
         assert site.pages == {"/": 1, "/own/0": 1}

@@ -159,11 +159,11 @@ def test_many_paths_are_decided_however_long_that_takes(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that takes longer for all paths of a look than the lock holds by itself."""
-    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 1.0)
 
     @event.listens_for(opener.engine, "before_cursor_execute")
     def wait(*_about: object) -> None:
-        time.sleep(0.4)
+        time.sleep(1.2)
 
     opener.finish(A)
     opener.queue.offer([Offer(A, ["/new"])])

@@ -22,8 +22,11 @@ import redis
 
 from crawler.store import server as server_module
 from crawler.store.server import CoordinatorRuns, Server, ServerError, socket_path
+from tests.servers import start_valkey
 
 ROOT = Path(__file__).parent.parent
+# Of what the server's program alone takes until it answers.
+START_RATIO = 3
 
 # One order per line: "join ROLE AT" (AT: when, in monotonic seconds), "leave AT",
 # "look TIMES AT" (how often an agent was seen).
@@ -97,7 +100,7 @@ def servers(var: Path) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -176,16 +179,29 @@ def test_first_starts_last_stops(var: Path) -> None:
         assert not first.leave()
 
 
-def test_start_is_short(var: Path) -> None:
-    """The best of three: other processes may hold the cores."""
+def test_start_is_short(var: Path, tmp_path: Path) -> None:
+    """Next to one of the server's program alone; the best of a few, since others may hold the cores."""
     took = []
-    for _ in range(3):
+    for number in range(10):
         began = time.monotonic()
         with Server(var).join() as membership:
-            took.append(time.monotonic() - began)
+            ours = time.monotonic() - began
             assert membership.started
-    print("starts:", *(f"{seconds:.3f} s" for seconds in took))
-    assert min(took) <= 0.3
+        took.append(ours / bare_start(tmp_path / str(number)))
+        if took[-1] <= START_RATIO:
+            break
+    assert min(took) <= START_RATIO, took
+
+
+def bare_start(folder: Path) -> float:
+    """Seconds until a server answers that is started as simply as can be."""
+    folder.mkdir()
+    began = time.monotonic()
+    server = start_valkey(folder)
+    try:
+        return time.monotonic() - began
+    finally:
+        server.stop()
 
 
 def test_settings_the_queue_relies_on(var: Path) -> None:
