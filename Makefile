@@ -26,7 +26,7 @@ BENCH_PARTS := $(addprefix benchmarks/,changing_web.py contenders.py crawls.py g
 # Installs a lock file beside what is there: a second one brings the first's packages in the same versions.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r
 
-.PHONY: help setup setup-rank setup-all demo crawl test drills fuzz bench check format lock build docs clean
+.PHONY: help setup setup-rank setup-all demo crawl test test-tools drills fuzz bench check check-all format lock build docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -62,8 +62,11 @@ crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a 
 	@test -n "$(SEEDS)" || { echo "make crawl: SEEDS is empty; wanted SEEDS=https://… or SEEDS=FILE"; exit 2; }
 	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
 
-test: $(READY_ALL)  ## all tests but the long drills, under 10 minutes
-	@$(BIN)/python -m pytest -m "not drill" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+test: $(READY_ALL)  ## all tests but the long drills and those of our own tools
+	@$(BIN)/python -m pytest -m "not drill" --ignore=tests/tools -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+test-tools: $(READY_ALL)  ## tests of the benchmarks, the simulators and the test web
+	@$(BIN)/python -m pytest tests/tools -m "not drill" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 drills: $(READY_ALL)  ## the long ones: kills, outages, full disks
 	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)
@@ -79,6 +82,8 @@ check: $(READY_ALL)  ## format, lint and strict types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+check-all: check test test-tools drills  ## everything; takes more than half an hour
 
 format: $(READY_ALL)  ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .

@@ -1,6 +1,6 @@
 """The policies one by one, against the plainest form of what each is said to do.
 
-What all promise is in contracts/test_schedulers.py; what they make of a crawl is in test_simulator.py.
+What all promise is in contracts/test_schedulers.py; what they make of a crawl is in tools/test_simulator.py.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from benchmarks.simulator.instances import EXPONENT, FULL, REFERENCE, Instance
 from benchmarks.simulator.web import Hit, Paced, PacedWeb, finished_at
 from crawler.schedulers import SiteView
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUN_SECONDS = 110
 
 

@@ -33,7 +33,7 @@ from crawler import schedulers
 from crawler.schedulers import SiteView
 from tests.costs import FLOOR_SECONDS, STEEP
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 20
 
 

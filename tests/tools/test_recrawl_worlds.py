@@ -20,7 +20,7 @@ from benchmarks.simulator import page_bounds
 from benchmarks.simulator.page_policies import HALVINGS, Rates, cho, interval_worth, oracle_rates
 from benchmarks.simulator.pages import S1, SWEEP, Kind, Told, World, draw, run
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = replace(S1, pages=600, hosts=12, days=3, measured_days=2)
 
 
