@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -418,8 +419,9 @@ def test_recheck_that_is_never_to_ask_lets_go_of_what_was_due(site: Web, valkey:
         queue.leave("one", queue.take_one("one"), "finished", known=MANY, done=MANY)
         queue.fall_due("recheck", {SITE: 1})
         packer = Packer(queue.queue, given, "packer", TableLoads(given))
-        while queue.due("recheck", 9):
-            queue.wait(packer.look())
+        with closing(packer):
+            while queue.due("recheck", 9):
+                queue.wait(packer.look())
         assert queue.take("one", 1, "recheck") == []
 
 

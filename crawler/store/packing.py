@@ -83,11 +83,17 @@ class Packer:
                     packed += await self._pack_chosen(site, now_ms)
         return 0.0 if packed else LOOK_SECONDS
 
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._engine is not None:
+            self._engine.dispose()
+
     def _opened(self) -> bool:
         """Whether there are tables to read."""
         if self._engine is None:
             engine = open_database(self._options.database)
             if check_version(engine) is None:
+                engine.dispose()
                 return False
             self._engine = engine
             if self._options.recheck_chooses:

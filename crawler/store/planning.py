@@ -62,6 +62,8 @@ async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Eve
     except* (RedisError, BrokenRecordError) as group:
         raise group.exceptions[0] from None
     finally:
+        packer.close()
+        loads.close()
         await client.aclose()
 
 
@@ -134,6 +136,7 @@ class TableLoads:
         if self._engine is None:
             engine = open_database(self._options.database)
             if check_version(engine) is None:
+                engine.dispose()
                 return  # no coordinator has made the tables yet
             self._engine = engine
         self._read_order(self._engine)
