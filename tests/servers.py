@@ -5,6 +5,10 @@ Everything lives on loopback or a Unix socket in a temporary folder, and is gone
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import os
+import random
 import shutil
 import socket
 import subprocess
@@ -181,8 +185,28 @@ class Line:
             self._open.discard(source)
 
 
+# Below what the system gives out by itself (from 32768 on Linux, 49152 on macOS), so that nobody gets one by chance.
+PORTS = range(20_000, 32_000)
+_taken: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+    """A TCP port of 127.0.0.1 that nobody listens on, and that is given to nobody else while this process runs."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if port in _taken:
+            continue
+        try:
+            fcntl.lockf(_port_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        _taken.add(port)
+        return port
+    raise AssertionError("no port is free")
+
+
+@functools.cache
+def _port_locks() -> int:
+    """A file with a byte for each port, locked by the process that was given the port; open until this one ends."""
+    path = Path(tempfile.gettempdir(), f"lowtide-test-ports-{os.getuid()}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
