@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from scrapy.settings import Settings
@@ -77,6 +77,15 @@ class Ear:
     def client(self, **given: Any) -> Client:
         return Client("127.0.0.1", self.port, **given)
 
+    def has_read(self, line: socket.socket) -> bool:
+        """Whether it has let this connection in, and read all that was sent on it."""
+        ports = (self.port, line.getsockname()[1])
+        return any(row.ports == ports and row.inode != "0" and not row.waiting for row in sockets())
+
+    def lets_in(self) -> bool:
+        """Whether it still listens."""
+        return any(row.ports == (self.port, 0) and row.state == LISTENS for row in sockets())
+
     def end(self) -> dict[str, Any]:
         """Ends it well; the figures that it prints, where it was called with --json."""
         self.run.end().succeeded()
@@ -89,6 +98,25 @@ class Ear:
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         assert found
         return int(found[1]) * 1024
+
+
+class SocketRow(NamedTuple):
+    """One TCP socket of this machine, as the kernel tells it."""
+
+    ports: tuple[int, int]  # its own, and the other side's
+    state: str
+    waiting: int  # bytes that its process has not read
+    inode: str  # "0": no process has it yet
+
+
+LISTENS = "0A"
+
+
+def sockets() -> Iterator[SocketRow]:
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        words = line.split()
+        own, other = (int(address.rpartition(":")[2], 16) for address in words[1:3])
+        yield SocketRow((own, other), words[3], int(words[4].rpartition(":")[2], 16), words[9])
 
 
 def everything_of(line: socket.socket) -> bytes:
@@ -553,8 +581,7 @@ def test_told_to_end_it_finishes_what_it_has_begun(place: Place, valkey: Running
         half.sendall(packet[:10])
         at_the_door.sendall(a_packet(2))
         at_the_door.shutdown(socket.SHUT_WR)
-        eventually(lambda: ear.run.process.poll() is None, "it is up")
-        time.sleep(0.3)
+        eventually(lambda: ear.has_read(half) and ear.has_read(silent), "both have places")
         ear.run.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         half.sendall(packet[10:])
@@ -580,9 +607,9 @@ def test_a_second_signal_ends_it_at_once(place: Place, valkey: RunningServer) ->
     ear = Ear(place, REDIS_URL=valkey.url, LISTEN_SECONDS=60)
     with ear.line() as line:
         line.sendall(b"0000")
-        time.sleep(0.3)
+        eventually(lambda: ear.has_read(line), "it has begun")
         ear.run.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        eventually(lambda: not ear.lets_in(), "it was told to end")
         assert ear.run.process.poll() is None
         ear.run.end(signal.SIGINT, 40).refused("told to end a second time", code=1)
 
