@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -260,6 +261,13 @@ def robots_read(hits: Iterable[Hit]) -> Counter[str]:
 def wait_for_hits(farm: Farm, many: int, since: int = 0) -> None:
     """Until the farm has answered this many requests."""
     eventually(lambda: len(farm.hits()) - since >= many, f"{many} requests", RUN_SECONDS)
+
+
+def check_delay(times: Sequence[float], delay: float) -> None:
+    """Fails unless requests came this far apart: on the whole, and each about, since a busy machine reads some late."""
+    gaps = [later - sooner for sooner, later in pairwise(sorted(times))]
+    assert min(gaps) > delay / 2, gaps
+    assert sum(gaps) > delay * (len(gaps) - 0.5), gaps
 
 
 def listening(pid: int) -> list[str]:
