@@ -70,6 +70,25 @@ STATUS_WORDS = {
     -15: "trap",
 }
 
+# The status that is stored for a download's exception (crawler.agent.errors), by the name that begins its text.
+STATUS_OF_ERROR = {
+    "CannotResolveHostError": -1,
+    "DownloadConnectionRefusedError": -2,
+    "ConnectTimeout": -3,
+    "DownloadTimeoutError": -4,
+    "HeadTimeout": -4,
+    "BodyTimeout": -5,
+    "ConnectionLost": -6,
+    "TlsError": -7,
+    "ResponseDataLossError": -8,
+    "RobotsDenied": -9,
+    "AddressRefused": -10,
+    "TooLarge": -11,
+    "HeaderLimitExceeded": -11,
+    "MalformedAnswer": -12,
+    "IgnoreRequest": -14,
+}
+
 
 class RecordError(ValueError):
     """An entry of the results stream that is no record of this version; says what came."""

@@ -103,6 +103,10 @@ class Run:
         assert "Traceback" not in self.err, self.err[-3000:]
         return self
 
+    def stored_nothing(self) -> Self:
+        """Fails unless it is a crawl that came to its end, and no page is stored."""
+        return self.refused("no page was stored", code=1)
+
     def refused(self, *texts: str, code: int | None = None) -> Self:
         """Fails unless it ended with an error that says all of these, and with no traceback."""
         assert self.code != 0, self.err[-3000:]

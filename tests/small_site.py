@@ -15,9 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tests.raw_server import Exchange, RawServer, page
+
+if TYPE_CHECKING:
+    import ssl
 
 NO_FIELDS: Mapping[str, str] = {}
 
@@ -61,8 +64,11 @@ class Asked(NamedTuple):
 class SmallSite:
     """One site; `routes` and `log` may be changed and read at any time."""
 
-    def __init__(self, routes: Mapping[str, Route], host: str = "127.0.1.1") -> None:
+    def __init__(
+        self, routes: Mapping[str, Route], host: str = "127.0.1.1", tls: ssl.SSLContext | None = None
+    ) -> None:
         self.host = host
+        self._tls = tls
         self.routes = dict(routes)
         self.log: list[Asked] = []
         self.most = 0  # requests under way at one moment
@@ -73,7 +79,7 @@ class SmallSite:
         self._thread = threading.Thread(target=asyncio.run, args=(self._run(started),), daemon=True)
         self._thread.start()
         self.port = started.result(10)
-        self.site = f"http://{self.host}:{self.port}"
+        self.site = f"http{'s' if self._tls else ''}://{self.host}:{self.port}"
         self.root = f"{self.site}/"
         return self
 
@@ -102,7 +108,7 @@ class SmallSite:
 
     async def _run(self, started: Future[int]) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        async with RawServer(self._serve, host=self.host) as server:
+        async with RawServer(self._serve, host=self.host, tls=self._tls) as server:
             started.set_result(server.port)
             await self._ended.wait()
 

@@ -218,19 +218,19 @@ def test_a_site_of_which_every_page_fails_rests_after_few_requests(place: Place)
             for number, bad in enumerate((BUSY, RESET, links(seconds=30)), 1)
         ]
         names = [site.site for site in sites]
-        run = place.crawl([name + page for name in names for page in pages], **GIVEN).succeeded()
+        run = place.crawl([name + page for name in names for page in pages], **GIVEN).stored_nothing()
         assert "3 sites wait until later" in run.err
         assert [len(site.pages) for site in sites] == [IN_A_ROW] * 3
         assert sites[0].pages.total() == IN_A_ROW
         check_rests(run.err, sites, 60)
         # One more URL, and it rests for twice as long.
         place.run("site", "resume", *names).succeeded()
-        check_rests(place.crawl([], **GIVEN).succeeded().err, sites, 120)
+        check_rests(place.crawl([], **GIVEN).stored_nothing().err, sites, 120)
         assert [len(site.pages) for site in sites] == [IN_A_ROW + 1] * 3
         for site in sites:
             site.routes |= {f"/{IN_A_ROW + 1}": Reply(404)}
         place.run("site", "resume", *names).succeeded()
-        check_rests(place.crawl([], **GIVEN).succeeded().err, sites, 60)
+        check_rests(place.crawl([], **GIVEN).stored_nothing().err, sites, 60)
         assert [len(site.pages) for site in sites] == [IN_A_ROW + 2 + IN_A_ROW] * 3
 
 
@@ -245,12 +245,12 @@ def test_a_site_that_gets_overloaded_rests_once_a_loaded_page_fails_too(place: P
 
 def test_a_site_whose_first_page_alone_is_known_and_fails_rests(place: Place) -> None:
     with SmallSite({"/": BUSY, "/robots.txt": Reply(404)}) as site:
-        run = place.crawl([site.root], **GIVEN).succeeded()
+        run = place.crawl([site.root], **GIVEN).stored_nothing()
         assert f"{site.site} rests for 6" in run.err
         assert site.pages == {"/": 1}
         for _ in range(2):
             place.run("site", "resume", site.site).succeeded()
-            place.crawl([], **GIVEN).succeeded()
+            place.crawl([], **GIVEN).stored_nothing()
         assert failed(place, site) == {"/": (503, 3)}
         assert place.rows("select state from sites") == [("finished",)]
 

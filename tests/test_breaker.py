@@ -39,11 +39,11 @@ def outcomes(place: Place) -> Counter[tuple[str, int]]:
 def test_a_site_that_never_answers_is_probed_and_then_given_up(tmp_path: Path) -> None:
     with Place(tmp_path) as place:
         seeds = [f"{NOBODY}/", f"{NOBODY}/a", f"{NOBODY}/b"]
-        first = place.crawl(seeds, SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).succeeded()
+        first = place.crawl(seeds, SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing()
         assert f"{NOBODY} rests for 0 s" in first.err
         if "is given up" not in first.err:  # else the site was due again before the agent had ended
             assert outcomes(place) == {}
-            assert "is given up" in place.crawl([], SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).succeeded().err
+            assert "is given up" in place.crawl([], SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing().err
         assert outcomes(place) == {("failed", -2): 3}
         assert place.rows("select distinct state, error like '%does not answer%' from pages") == [
             ("no_response_1", 1)
@@ -60,14 +60,14 @@ def test_a_site_that_cannot_be_asked_is_left_alone_longer_and_longer_and_then_gi
     given = {"SITE_PROBE_SECONDS": 600, "MAX_TRIES": 3, "SITE_OVERRIDES": odd}
     with SmallSite({"*": links()}) as web, Place(tmp_path) as place:
         for number, seconds in enumerate((600, 1200)):
-            run = place.crawl([] if number else [web.root, f"{web.root}a"], **given).succeeded()
+            run = place.crawl([] if number else [web.root, f"{web.root}a"], **given).stored_nothing()
             assert f"{web.site}: no request could be made: UnicodeEncodeError" in run.err
             found = re.search(rf"{web.site} rests for (\d+) s: UnicodeEncodeError", run.err)
             assert found, run.err
             assert seconds <= int(found[1]) <= seconds * 1.1
             assert outcomes(place) == {}
             place.run("site", "resume", web.site).succeeded()
-        last = place.crawl([], **given).succeeded()
+        last = place.crawl([], **given).stored_nothing()
         assert f"{web.site} is given up after 3 times: no request can be made" in last.err
         assert "wait until later" not in last.err
         assert web.paths == []
@@ -91,9 +91,9 @@ class EndlessRobots(SmallSite):
 def test_a_site_whose_robots_txt_never_ends_has_its_verdict(tmp_path: Path) -> None:
     given = {"SITE_PROBE_SECONDS": 0.01, "MAX_TRIES": 2, "BODY_TIMEOUT_SECONDS": 0.3}
     with EndlessRobots({}) as web, Place(tmp_path) as place:
-        run = place.crawl([web.root, f"{web.root}a"], **given).succeeded()
+        run = place.crawl([web.root, f"{web.root}a"], **given).stored_nothing()
         if "is given up" not in run.err:  # else the site was due again before the agent had ended
-            run = place.crawl([], **given).succeeded()
+            run = place.crawl([], **given).stored_nothing()
         assert "is given up" in run.err
         assert set(web.paths) == {"/robots.txt"}
         assert outcomes(place) == {("failed", -5): 2}
@@ -105,9 +105,9 @@ def test_a_site_that_is_silent_where_its_robots_txt_leads_has_its_verdict(tmp_pa
     given = {"SITE_PROBE_SECONDS": 0.01, "MAX_TRIES": 2, "HEAD_TIMEOUT_SECONDS": 0.5}
     routes = {"/robots.txt": moved("/rules"), "/rules": text("", seconds=60)}
     with SmallSite(routes) as web, Place(tmp_path) as place:
-        run = place.crawl([web.root], **given).succeeded()
+        run = place.crawl([web.root], **given).stored_nothing()
         if "is given up" not in run.err:  # else the site was due again before the agent had ended
-            run = place.crawl([], **given).succeeded()
+            run = place.crawl([], **given).stored_nothing()
         assert "is given up" in run.err
         assert set(web.paths) == {"/robots.txt", "/rules"}
         assert outcomes(place) == {("failed", -4): 1}

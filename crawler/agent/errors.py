@@ -104,7 +104,7 @@ ROBOTS_DENIED: Final = -9
 IN_A_TRAP: Final = -15
 
 # Subclasses stand before their bases: the first match counts.
-_STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (CannotResolveHostError, -1),
     (DownloadConnectionRefusedError, -2),
     (ConnectTimeout, -3),
@@ -138,7 +138,7 @@ _OF_LIBCURL: Final[dict[int, type[Exception]]] = {
 
 def status_code_of(error: BaseException) -> int:
     """The negative status code that is stored for a failed download; `OTHER` for what is not in the tree."""
-    return next((code for kind, code in _STATUS_CODES if isinstance(error, kind)), OTHER)
+    return next((code for kind, code in STATUS_CODES if isinstance(error, kind)), OTHER)
 
 
 def worth_another_try(error: BaseException) -> bool:

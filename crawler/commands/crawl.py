@@ -21,6 +21,7 @@ from scrapy.utils.misc import load_object
 from crawler import engine, recrawl, schedulers
 from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
 from crawler.options import PLAIN, OptionError, nearest
+from crawler.printable import printable_lines
 from crawler.records import WORKS
 
 if TYPE_CHECKING:
@@ -215,6 +216,32 @@ class Command(stock.Command):
                 self._summarise(started_ms, opts)
         if words:
             print(f"lowtide: {words}", file=sys.stderr)
+        if not opts.one_of_several and (why := self._nothing(started_ms)):
+            print(f"lowtide: {printable_lines(why)}", file=sys.stderr)
+            self.exitcode = 1
+
+    def _nothing(self, started_ms: int) -> str:
+        """What to say where the crawl went to its end and the tables hold no page; empty: they do, or who knows."""
+        from crawler.reports import seeds
+        from crawler.sites import connection
+        from crawler.store import reading
+        from crawler.store.database import DatabaseError, open_database
+        from crawler.store.joining import names_tables
+
+        assert self.settings is not None
+        if self._work != "site" or not names_tables(self.settings, self.options):
+            return ""
+        if connection.is_named(self.settings):
+            left = self._left()
+            if left is None or left.records:  # what was found may be on its way
+                return ""
+        try:
+            tables = open_database(self.options.database)
+            if reading.ends_since(tables, started_ms) != {"finished"} or reading.has_pages(tables):
+                return ""
+            return seeds.verdict(seeds.latest(tables, 1))
+        except DatabaseError:  # the summary says so
+            return ""
 
     @staticmethod
     def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:

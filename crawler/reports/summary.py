@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from crawler import left_out
+from crawler.reports import seeds
 from crawler.store import reading
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.words import size_word, status_word
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 # Seeds that redirect, and sites of which much is left out, named in the text.
 MOVED_SHOWN = 3
 CUT_SHOWN = 3
+# Seeds that gave no page, and that gave one alone, named in the text.
+SEEDS_SHOWN = 5
 
 
 def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
@@ -28,6 +31,7 @@ def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
         **found,
         "moved": reading.moved(crawl.engine),
         "left_out": {"sites": cuts.sites, "by": cuts.by, "most": [one._asdict() for one in cuts.most]},
+        "poor_seeds": seeds.latest(crawl.engine, SEEDS_SHOWN),
         "fetched": fetched,
         "seconds": seconds,
         "pages_per_second": fetched / seconds if seconds else 0.0,
@@ -59,7 +63,7 @@ def text(found: dict[str, Any]) -> str:
     if found["dead_letters"]:
         rows.append(("dead letters", f"{found['dead_letters']:,}", "records that could not be stored"))
     lines = [f"  {name:<12} {number:>9}   {about}".rstrip() for name, number, about in rows]
-    return "\n".join(_cuts(found["left_out"]) + lines)
+    return "\n".join(_cuts(found["left_out"]) + lines + seeds.short(found["poor_seeds"]))
 
 
 def _cuts(cuts: dict[str, Any]) -> list[str]:
@@ -121,9 +125,13 @@ def _failures(by_status: dict[int, int]) -> str:
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each figure; failures by kind are rows of their own."""
-    lists = ("failed_by_status", "moved", "left_out")
+    lists = ("failed_by_status", "moved", "left_out", "poor_seeds")
     plain = [{"figure": name, "value": value} for name, value in found.items() if name not in lists]
     plain.append({"figure": "moved", "value": len(found["moved"])})
+    plain += [
+        {"figure": f"seeds: {name}", "value": found["poor_seeds"][key]}
+        for name, key in (("in all", "seeds"), ("no page", "without_a_page"), ("one page", "with_one_page"))
+    ]
     plain.append({"figure": "left out: sites", "value": found["left_out"]["sites"]})
     plain += [
         {"figure": f"left out: {reason}", "value": many} for reason, many in found["left_out"]["by"].items()

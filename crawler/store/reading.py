@@ -17,7 +17,7 @@ from sqlalchemy import Column, Engine, Select, Table, case, func, select
 
 from crawler.records import MOVED
 from crawler.store.database import transaction
-from crawler.store.tables import BLOCKED, FINISHED, PAUSED, dead_letters, fetches, pages, sites
+from crawler.store.tables import BLOCKED, FINISHED, PAUSED, dead_letters, fetches, pages, runs, sites
 
 # How many kinds of failure are told apart; the rest is rarely worth a line.
 TOP_STATUSES = 10
@@ -121,6 +121,20 @@ def moved(engine: Engine) -> list[tuple[str, str]]:
     )
     with transaction(engine) as connection:
         return [(source.removeprefix(MOVED), site) for source, site in connection.execute(asked)]
+
+
+def has_pages(engine: Engine) -> bool:
+    """Whether any page is stored."""
+    asked = select(pages.c.id).where(pages.c.outcome.in_(("stored", "duplicate"))).limit(1)
+    with transaction(engine) as connection:
+        return connection.execute(asked).first() is not None
+
+
+def ends_since(engine: Engine, since_ms: int) -> set[str | None]:
+    """How the runs ended that have begun since; None is among them where one has not, or was killed."""
+    asked = select(runs.c.reason).where(runs.c.started_at >= since_ms).distinct()
+    with transaction(engine) as connection:
+        return set(connection.execute(asked).scalars())
 
 
 def cuts(engine: Engine, most: int) -> Cuts:
