@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,12 @@ class CommandError(Exception):
     code = 1
 
 
+class WrongCallError(CommandError):
+    """What was named is not there, or nothing was: the call has to be another one."""
+
+    code = 2
+
+
 class LastingError(CommandError):
     """It would not work the next time either."""
 
@@ -63,6 +70,26 @@ def checked(settings: BaseSettings) -> Options:
         return our_options.read_checked(settings)
     except our_options.OptionError as error:
         raise UsageError(str(error), print_help=False) from None
+
+
+# As an option is written; `-` is standard input, and -1 a number.
+_OPTION = re.compile(r"--?[A-Za-z]")
+
+
+def refuse_unknown(parser: argparse.ArgumentParser, args: list[str]) -> None:
+    """UsageError for the first word that looks like an option: Scrapy hands over as words those that it does not know.
+
+    What stands behind `--` is taken as it is; that is taken out.
+    """
+    for word in args:
+        if word == "--":
+            args.remove(word)
+            return
+        if _OPTION.match(word):
+            name = word.partition("=")[0]
+            near = our_options.nearest(name, parser._option_string_actions)
+            hint = f"; did you mean {near}?" if near else ""
+            raise UsageError(f"no such option: {name}{hint}", print_help=False)
 
 
 def quieten(settings: BaseSettings) -> None:
@@ -171,6 +198,8 @@ def _code_of(error: Exception) -> int:
     """A driver that is not installed is a wrong use: another try would end in the same way."""
     from crawler.store.database import MissingDriverError
 
+    if isinstance(error, CommandError):
+        return error.code
     return 2 if isinstance(error, MissingDriverError) else 1
 
 
@@ -181,12 +210,27 @@ class LowtideCommand(ScrapyCommand):
     requires_crawler_process = False
     # Whether it calls a user's spiders and pipelines.
     runs_spiders = False
+    # Whether words stand behind it; otherwise options alone.
+    takes_words = True
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Those of all commands; a command adds its own."""
+        super().add_options(parser)
+        self._parser = parser
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Take over the command line's settings and check them all."""
+        self.check_words(args)
         super().process_options(args, opts)
         assert self.settings is not None
         self.options = self.read_options()
+
+    def check_words(self, args: list[str]) -> None:
+        """UsageError for an option that the command does not know, or for words where it takes none."""
+        refuse_unknown(self._parser, args)
+        if args and not self.takes_words:
+            name = type(self).__module__.rpartition(".")[2]
+            raise UsageError(f"{name} takes no {args[0]!r}; wanted options alone", print_help=False)
 
     def read_options(self) -> Options:
         """The options, checked; again after a command changed a setting."""
@@ -210,8 +254,7 @@ class LowtideCommand(ScrapyCommand):
                 raise
             raise UsageError(str(missing), print_help=False) from None
         except _foreseen() as error:
-            self.fail(str(error))
-            self.exitcode = _code_of(error)
+            self.fail(str(error), _code_of(error))
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int | None:
         """The command itself; an exit code, or None for 0."""
@@ -235,7 +278,7 @@ class LowtideCommand(ScrapyCommand):
             )
         return engine
 
-    def fail(self, message: str) -> None:
-        """Say what went wrong; the exit code is 1."""
+    def fail(self, message: str, code: int = 1) -> None:
+        """Say what went wrong, and end with this exit code."""
         print(f"lowtide: {printable_lines(message)}", file=sys.stderr)
-        self.exitcode = 1
+        self.exitcode = code

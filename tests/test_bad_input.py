@@ -83,7 +83,7 @@ def test_seeds_outside_of_the_patterns_are_named(place: Place, farm: Farm) -> No
     assert said in run.err
     assert place.stored().keys() == {farm.seeds[0].rstrip("/")}
     seeded = place.run("seed", *outside[:2], SCOPE_EXCLUDE="//127.0.9")
-    seeded.refused(f"1 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE: {outside[0]}", code=1)
+    seeded.refused(f"1 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE: {outside[0]}", code=WRONG_CALL)
     assert "0 sites added" in seeded.out and "2 seeds left out" in seeded.out
 
 
@@ -120,7 +120,7 @@ def test_a_seed_that_leaves_loopback_without_a_contact(place: Place) -> None:
 
 
 def test_seeding_what_leaves_loopback_without_a_contact(place: Place) -> None:
-    run = place.run("seed", "http://192.0.2.1/").refused("USER_AGENT is 'lowtide'", "names a contact", code=1)
+    run = place.run("seed", "http://192.0.2.1/").refused("USER_AGENT is 'lowtide'", "names a contact", code=2)
     assert "added" not in run.out
 
 

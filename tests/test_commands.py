@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import pkgutil
 import subprocess
 from collections.abc import Iterator
 from hashlib import sha1
+from importlib import import_module
 
 import pytest
+from scrapy.exceptions import UsageError
+from scrapy.utils.project import get_project_settings
 
+import crawler.commands
+from crawler.command import LowtideCommand
 from tests.crawling import ROOT, SCRAPY, Place
 from tests.drills import key
 from tests.farm import Farm
@@ -33,6 +40,39 @@ def queued(place: Place, valkey: RunningServer) -> Place:
     sites = ["http://localhost:28099", "http://[::1]:28099", "http://BÜCHER.localhost", "http://127.0.1.1"]
     place.run("seed", *sites, REDIS_URL=valkey.url).succeeded()
     return place
+
+
+# --- Options ----------------------------------------------------------------------------------------------
+
+COMMANDS = [name for _, name, _ in pkgutil.iter_modules(crawler.commands.__path__)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_swallows_an_option_that_it_does_not_know(name: str) -> None:
+    command = import_module(f"crawler.commands.{name}").Command()
+    if not isinstance(command, LowtideCommand):
+        pytest.skip("Scrapy's own, that takes one word")
+    command.settings = get_project_settings()
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    for word in ("--nix", "--nix=1", "-x", "--logflie"):
+        with pytest.raises(UsageError, match=f"no such option: {word.partition('=')[0]}"):
+            command.check_words([word, "--", "more"])
+    with pytest.raises(UsageError, match="did you mean --logfile"):
+        command.check_words(["--logflie"])
+    words = ["--", "-1", "-", "--nix"] if command.takes_words else ["--"]
+    command.check_words(words)
+    assert "--" not in words
+    if not command.takes_words:
+        with pytest.raises(UsageError, match=f"{name} takes no 'more'; wanted options alone"):
+            command.check_words(["more"])
+
+
+def test_an_option_that_is_misspelt_ends_a_command(place: Place) -> None:
+    for words in (("load", "export", "--nix"), ("crawl", "site", "--nix"), ("dashboard", "--nix")):
+        run = place.run(*words, cwd=place.folder, env={"SCRAPY_SETTINGS_MODULE": "settings.local"})
+        assert run.refused(code=WRONG_CALL).err.endswith("scrapy: error: no such option: --nix\n")
+    assert not place.var.exists() and not (place.folder / "--nix").exists()
 
 
 # --- Which sites ------------------------------------------------------------------------------------------
@@ -219,7 +259,7 @@ def test_a_site_that_rests_may_go_on_at_once(place: Place) -> None:
     with SmallSite(
         {"/": lambda times: Reply(503, {"Retry-After": "3600"}) if times == 1 else Reply()}
     ) as site:
-        run = place.crawl([site.root]).succeeded()
+        run = place.crawl([site.root]).stored_nothing()
         assert "  later                1   next at " in run.out
         assert " (it answered 503): `scrapy crawl" in run.out
         assert "`scrapy crawl site` goes on then, `--when-idle wait` waits" in run.out
@@ -296,7 +336,9 @@ def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
 
 def test_nothing_is_added_where_a_source_is_missing(place: Place, farm: Farm) -> None:
     run = place.run("seed", farm.site(0), f"{place.folder}/nonexist", farm.site(1))
-    run.refused("nonexist' is neither a file nor a URL; wanted one of them; nothing was added", code=1)
+    run.refused(
+        "nonexist' is neither a file nor a URL; wanted one of them; nothing was added", code=WRONG_CALL
+    )
     assert not place.var.exists()
 
 
@@ -304,7 +346,7 @@ def test_a_file_that_is_missing_is_no_host(place: Place) -> None:
     said = (
         "'seeds.txt' is neither a file nor a URL: no host of the web ends in 'txt'; wanted https://seeds.txt"
     )
-    place.run("seed", "seeds.txt").refused(said, code=1)
+    place.run("seed", "seeds.txt").refused(said, code=WRONG_CALL)
     place.run("crawl", "site", "-a", "seeds=seeds.txt").refused(said, code=WRONG_CALL)
     assert not place.var.exists()
 

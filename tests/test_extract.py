@@ -394,7 +394,7 @@ def _kept(place: Place) -> int:
     ("words", "code", "said"),
     [
         ((), 1, "no archive in"),
-        (("nowhere.warc.gz",), 1, "no file nowhere.warc.gz"),
+        (("nowhere.warc.gz",), 2, "no file nowhere.warc.gz"),
         (("--check",), 1, "nothing was crawled yet"),
         (("--check", "--spider", "site"), 2, "--check goes without --spider"),
         (("--check", "a", "b"), 2, "--check takes one folder"),

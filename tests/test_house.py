@@ -28,11 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("crawler", "rankers", "settings")
 
 # Everybody may import these: records, left_out and printable know nothing, options and engine know records at most.
-BASE = frozenset({"records", "left_out", "options", "engine", "printable", "disk"})
+BASE = frozenset({"records", "left_out", "options", "engine", "printable", "disk", "release"})
 # Room of crawler/ -> rooms it may import, besides BASE and itself. A room that is not named here is refused.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "records": frozenset(),
     "printable": frozenset(),
+    "release": frozenset(),
     "left_out": frozenset(),
     "disk": frozenset(),
     "states": frozenset({"records"}),
@@ -67,6 +68,7 @@ PURE = frozenset(
         "left_out",
         "printable",
         "disk",
+        "release",
         "states",
         "health",
         "options",

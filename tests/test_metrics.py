@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import metadata
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def test_what_could_not_be_asked_is_left_out() -> None:
     text = metrics.written(seen(queue=None, tail=None, progress=None)).decode()
     assert 'lowtide_up{service="redis"} 0.0' in text
     names = set(re.findall(r"^(lowtide_\w+)", text, re.MULTILINE))
-    assert names == {"lowtide_up", "lowtide_pages_per_second"}
+    assert names == {"lowtide_up", "lowtide_pages_per_second", "lowtide_info"}
+    assert f'lowtide_info{{version="{metadata.version("lowtide")}"}} 1.0' in text
 
 
 def test_a_standing_is_counted_in_stretches(tmp_path: Path, monkeypatch: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -230,7 +232,7 @@ def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
         hidden = f"{site}/hidden/one.html"
         for words in ((), ("--again",)):
             run = place.run("seed", *words, hidden)
-            assert run.code == 1
+            assert run.code == 2
             assert "0 sites added, 0 known before, 0 walked again" in run.out
             assert "1 blocked by the operator: nothing of them is fetched" in run.out
             assert f"the operator blocked {site}: these seeds are dropped" in run.err
@@ -254,7 +256,120 @@ def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
 
 
 def test_seeds_of_the_command_are_checked(place: Place) -> None:
-    place.run("seed").refused("no seeds: wanted files or URLs", code=1)
-    place.run("seed", "/no/such/file").refused("'/no/such/file' is neither a file nor a URL", code=1)
-    run = place.run("seed", "ftp://a.example/").refused("is no seed", "wanted http or https", code=1)
-    assert "0 sites added" in run.out
+    place.run("seed").refused("no seeds: wanted files or URLs", code=2)
+    place.run("seed", "/no/such/file").refused("'/no/such/file' is neither a file nor a URL", code=2)
+    run = place.run("seed", "ftp://a.example/")
+    run.refused("no seeds", "is no seed", "wanted http or https", "nothing was added", code=2)
+    assert not place.var.exists()
+
+
+# --- Files as people have them ----------------------------------------------------------------------------
+
+ONE, TWO = "https://a.example/x", "https://b.example/y?p=1,2"
+BOTH = [seeds.parse(ONE), seeds.parse(TWO)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain.txt", f"{ONE}\n{TWO}\n"),
+        ("windows.txt", f"{ONE}\r\n\r\n{TWO}\r\n"),
+        ("old.txt", f"{ONE}\r{TWO}"),
+        ("mark.txt", f"\ufeff{ONE}\n{TWO}"),
+        ("comments.txt", f"# seeds\n\n{ONE}   # the first\n  \n{TWO}\t# the second\n"),
+        ("quotes.txt", f'"{ONE}"\n<{TWO}>'),
+        ("tabs.txt", f"{ONE}\tfirst\n{TWO}\tsecond"),
+        ("header.csv", f'Name,URL\n"One, the first",{ONE}\nTwo,"{TWO}"\n'),
+        ("header.txt", f'\ufeffurl;name\n{ONE};one\n# none\n\n{TWO};"two\nlines"\n'),
+        ("ranked.csv", f'1,{ONE}\n2,"{TWO}"\n'),
+        ("one column.csv", f"website\n{ONE}\n{TWO}\n"),
+        ("table.tsv", f"rank\tdomain\n1\t{ONE}\n2\t{TWO}\n"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
+def test_files_as_people_have_them(tmp_path: Path, name: str, text: str, encoding: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(text.encode(encoding))
+    assert list(seeds.read(str(file))) == BOTH
+    assert seeds.why_not(str(file), "bot (+https://bot.example/)") == ""
+
+
+def test_a_url_with_a_comma_is_no_row_of_a_table() -> None:
+    assert list(seeds.from_lines([f"{TWO}\n", f"{ONE}\n"])) == [BOTH[1], BOTH[0]]
+
+
+def test_rows_of_a_table_that_are_no_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "seeds.csv"
+    file.write_text(f"rank,url\n1,{ONE}\n2\n# none\n4,\n5,ftp://c.example/\n")
+    good, *bad = seeds.read(str(file))
+    assert good == BOTH[0]
+    assert [(one.line, one.text) for one in bad if isinstance(one, BadSeed)] == [
+        (3, "2"),
+        (5, ""),
+        (6, "ftp://c.example/"),
+    ]
+
+
+def test_letters_that_are_not_utf_8_are_no_seed(tmp_path: Path) -> None:
+    file = tmp_path / "seeds.txt"
+    file.write_bytes(f"{ONE}\nhttps://a.example/caf".encode() + b"\xe9\n")
+    good, bad = seeds.read(str(file))
+    assert good == BOTH[0]
+    assert isinstance(bad, BadSeed)
+    assert (bad.line, bad.reason) == (2, "not UTF-8; wanted a file that is")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "names none; expected a URL in each line"),
+        (b"# nothing\n\n", "names none; expected a URL in each line"),
+        (b"%PDF-1.4\n\0\1\xff\n", "none of the 2 lines given is one; line 1: '%PDF-1.4' is no seed: host"),
+        (
+            ONE.encode(),
+            "USER_AGENT is 'bot', and https://a.example is another's; wanted one that names a contact",
+        ),
+        (b"no url\n" * (seeds.LOOKED_AT + 1), ""),
+        (b"http://localhost/", ""),
+    ],
+)
+def test_why_a_file_is_none_of_seeds(tmp_path: Path, data: bytes, says: str) -> None:
+    file = tmp_path / "seeds.txt"
+    file.write_bytes(data)
+    why = seeds.why_not(str(file), "bot")
+    assert says in why if says else not why
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(f"{ONE}\n{TWO}\n",))
+    writer.start()
+    assert seeds.why_not(str(pipe), "bot") == ""
+    assert list(seeds.read(str(pipe))) == BOTH
+    writer.join()
+
+
+# --- Before anything starts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            (),
+            "no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, as in `scrapy crawl site -a seeds=https://",
+        ),
+        (
+            ("-a", f"seeds={ONE}"),
+            "https://a.example is another's; wanted one that names a contact, as -s USER_AGENT=",
+        ),
+        (("-a", "seeds=ftp://a.example"), "'ftp://a.example' is no seed: 'ftp://a.example' has scheme 'ftp'"),
+    ],
+)
+def test_the_first_mistakes_are_told_before_anything_starts(
+    place: Place, words: tuple[str, ...], says: str
+) -> None:
+    run = place.run("crawl", "site", *words).refused(code=2)
+    assert says in run.err.splitlines()[-1]
+    assert not place.var.exists()

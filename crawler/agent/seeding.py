@@ -287,10 +287,7 @@ class Seeding:
 
     def _ask_for_contact(self, seed: Seed) -> None:
         if not self.may_visit(seed.site):
-            raise NoContactError(
-                f"USER_AGENT is {self._user_agent!r}, and {seed.site} is another's; wanted one that names a "
-                "contact, as -s USER_AGENT='mybot (+https://example.org/bot)'"
-            )
+            raise NoContactError(reading.no_contact(self._user_agent, seed.site))
 
     def _visitable(self, seeds: Iterable[Seed]) -> Iterator[Seed]:
         for seed in seeds:

@@ -25,6 +25,8 @@ _RUN = re.compile(r"(?!.*\.(?:tmp|old)$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def syntax(self) -> str:
         return "[options]"
 
@@ -58,8 +60,6 @@ class Command(LowtideCommand):
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         super().process_options(args, opts)
         assert self.settings is not None
-        if args:
-            raise UsageError(f"convert takes no {args[0]!r}; wanted options alone", print_help=False)
         if opts.processes is not None:
             self.settings.set("CONVERT_PROCESSES", opts.processes, priority="cmdline")
             self.options = self.read_options()

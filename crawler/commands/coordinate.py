@@ -31,6 +31,8 @@ WATCH_SECONDS = 1.0
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def short_desc(self) -> str:
         return "Store results: move records from the results stream into the tables"
 

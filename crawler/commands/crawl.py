@@ -19,7 +19,15 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 
 from crawler import engine, recrawl, schedulers
-from crawler.command import CommandError, LastingError, checked, exit_code_of, quieten, until_nobody_reads
+from crawler.command import (
+    CommandError,
+    LastingError,
+    checked,
+    exit_code_of,
+    quieten,
+    refuse_unknown,
+    until_nobody_reads,
+)
 from crawler.options import PLAIN, OptionError, nearest
 from crawler.printable import printable_lines
 from crawler.records import WORKS
@@ -60,6 +68,7 @@ class Command(stock.Command):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
+        self._parser = parser
         group = parser.add_argument_group(title="Crawl")
         group.add_argument(
             "--scheduler", metavar="NAME", help="policy that orders the sites (SITE_SCHEDULER)"
@@ -86,6 +95,7 @@ class Command(stock.Command):
             raise
 
     def _take_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        refuse_unknown(self._parser, args)
         super().process_options(args, opts)
         assert self.settings is not None
         given = {
@@ -163,7 +173,6 @@ class Command(stock.Command):
             raise UsageError(f"--agents is {opts.agents}; wanted 1 or more", print_help=False)
         if opts.agents > 1 and opts.spargs.get("seeds") == "-":
             raise UsageError("seeds=- goes with one agent; wanted a file for several", print_help=False)
-        self._check_seeds(opts.spargs.get("seeds"))
 
     def _check_patterns(self) -> None:
         from crawler.agent.guard import AddressGuard
@@ -188,15 +197,28 @@ class Command(stock.Command):
         except OptionError as error:
             raise UsageError(str(error), print_help=False) from None
 
-    def _check_seeds(self, source: str | None) -> None:
-        from crawler.sites import seeds
+    def _check_seeds(self, spider: type[Spider], source: str | None) -> None:
+        """What every agent would find out by itself, once a server runs for it."""
+        from crawler.sites import connection, seeds
+        from crawler.store.server import Server
 
-        if not source or source == "-":
-            return
-        try:
-            next(iter(seeds.read(source)), None)
-        except OSError as error:
-            raise UsageError(f"seeds: {error}", print_help=False) from None
+        assert self.settings is not None
+        if source and source != "-":
+            try:
+                why = seeds.why_not(source, self.settings["USER_AGENT"])
+            except OSError as error:
+                why = f"seeds: {error}"
+            if why:
+                raise UsageError(why, print_help=False)
+        # A user's spider may have seeds of its own, and an earlier crawl, or a server of several, some that wait.
+        goes_on = connection.is_named(self.settings) or Server(self.options.var).folder.exists()
+        own = spider.__module__.startswith("crawler.spiders.")
+        if not source and own and not goes_on and self.options.when_idle == "stop":
+            raise UsageError(
+                "no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, as in "
+                f"`scrapy crawl {spider.name} -a seeds=https://example.org`",
+                print_help=False,
+            )
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         if self._watched:
@@ -273,6 +295,7 @@ class Command(stock.Command):
         self.options = checked(self.settings)
         self._check_scheduler()
         self._check_slots()
+        self._check_seeds(spider, given.get("seeds"))
 
     def _check_services(self) -> None:
         """What the crawl needs and another runs must be there when it starts; later it is waited for."""

@@ -24,6 +24,8 @@ ON_THE_PAGE = ("status", "freshness")
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def short_desc(self) -> str:
         return "Show the crawl on a web page, and its figures to Prometheus"
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def short_desc(self) -> str:
         return "Check server, database, machine and settings, and say what to do"
 

@@ -10,7 +10,14 @@ from scrapy.commands import BaseRunSpiderCommand
 from scrapy.exceptions import UsageError
 
 from crawler import engine
-from crawler.command import CommandError, LowtideCommand, exit_code_of, print_json, quieten
+from crawler.command import (
+    CommandError,
+    LowtideCommand,
+    WrongCallError,
+    exit_code_of,
+    print_json,
+    quieten,
+)
 from crawler.options import nearest
 
 if TYPE_CHECKING:
@@ -134,7 +141,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
             writing += len(archive.being_written(path))
         absent = [path for path in files if not path.is_file()]
         if absent:
-            raise CommandError(f"no file {absent[0]}")
+            raise WrongCallError(f"no file {absent[0]}")
         if writing:
             print(
                 f"lowtide: {writing} files are still being written, and are left for later", file=sys.stderr

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def short_desc(self) -> str:
         return "Take status checks of other crawlers, sent as packets over TCP"
 
@@ -46,13 +48,11 @@ class Command(LowtideCommand):
         except OptionError as error:
             raise UsageError(str(error), print_help=False) from None
 
-    def work(self, args: list[str], opts: argparse.Namespace) -> int:
+    def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
         from scrapy.utils.log import configure_logging
 
         from crawler.sites import connection
 
-        if args:
-            raise UsageError(f"wanted no arguments; came {' '.join(args)!r}", print_help=False)
         assert self.settings is not None
         as_given = self.settings.copy()
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", "[listener]")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import CommandError, LowtideCommand, print_json
+from crawler.command import CommandError, LowtideCommand, WrongCallError, print_json
 
 if TYPE_CHECKING:
     import argparse
@@ -123,7 +123,7 @@ def _source(name: str) -> Iterator[TextIO]:
         with Path(name).open(encoding="utf-8-sig", newline="") as lines:
             yield lines
     except OSError as error:
-        raise CommandError(f"{name}: {error.strerror or error}; wanted a CSV file of loads") from None
+        raise WrongCallError(f"{name}: {error.strerror or error}; wanted a CSV file of loads") from None
 
 
 @contextmanager

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def short_desc(self) -> str:
         return "Plan the hours: which sites come first (each `scrapy coordinate` runs one)"
 

@@ -53,6 +53,11 @@ class Command(LowtideCommand):
         parser.add_argument("--yes", action="store_true", help="reset: do it")
         parser.add_argument("--force", action="store_true", help="reset: also while agents work on it")
 
+    def check_words(self, args: list[str]) -> None:
+        """What stands behind `cli` is the server's."""
+        if args[:1] != ["cli"]:
+            super().check_words(args)
+
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
         from crawler.store.joining import joined, require_tables
 

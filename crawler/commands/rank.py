@@ -27,6 +27,8 @@ _PAGES, _SITES = "pages-*.parquet", "sites.parquet"
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def syntax(self) -> str:
         return "[options]"
 
@@ -51,8 +53,6 @@ class Command(LowtideCommand):
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         super().process_options(args, opts)
-        if args:
-            raise UsageError(f"rank takes no {args[0]!r}; wanted options alone", print_help=False)
         if opts.run is not None and not _RUN.fullmatch(opts.run):
             raise UsageError(
                 f"--run is {opts.run!r}; wanted the name of a folder below VAR_DIR/convert", print_help=False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import CommandError, LowtideCommand
+from crawler.command import CommandError, LowtideCommand, WrongCallError
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +46,7 @@ class Command(LowtideCommand):
         from crawler.store.joining import joined
 
         if not args and not opts.take_over:
-            raise CommandError("no seeds: wanted files or URLs, as in `scrapy seed https://example.org`")
+            raise WrongCallError("no seeds: wanted files or URLs, as in `scrapy seed https://example.org`")
         if opts.server and not opts.take_over:
             raise UsageError("--from is given without --take-over; wanted the key too", print_help=False)
         assert self.settings is not None
@@ -60,17 +60,18 @@ class Command(LowtideCommand):
                 added += asyncio.run(self._take_over(opts.take_over, opts.server))
         return self._tell(added, as_json=opts.json)
 
-    @staticmethod
-    def _check(sources: list[str]) -> None:
+    def _check(self, sources: list[str]) -> None:
         """All of them can be read, before the first is added."""
         from crawler.sites import seeds
 
+        assert self.settings is not None
         for source in sources:
             try:
-                if source != "-":
-                    next(iter(seeds.read(source)), None)
+                why = "" if source == "-" else seeds.why_not(source, self.settings["USER_AGENT"])
             except OSError as error:
-                raise CommandError(f"seeds: {error}; nothing was added") from None
+                why = f"seeds: {error}"
+            if why:
+                raise WrongCallError(f"{why}; nothing was added")
 
     async def _add(self, sources: list[str]) -> Added:
         from crawler.agent.seeding import Added, NoContactError, add_seeds
@@ -81,9 +82,9 @@ class Command(LowtideCommand):
             try:
                 total += await add_seeds(self.settings, self.options, source)
             except OSError as error:
-                raise CommandError(f"seeds: {error}") from None
+                raise WrongCallError(f"seeds: {error}") from None
             except NoContactError as error:
-                raise CommandError(str(error)) from None
+                raise WrongCallError(str(error)) from None
         return total
 
     async def _take_over(self, key: str, server: str | None) -> Added:
@@ -100,7 +101,7 @@ class Command(LowtideCommand):
         try:
             return await take_over(self.settings, self.options, key, theirs)
         except NoContactError as error:
-            raise CommandError(str(error)) from None
+            raise WrongCallError(str(error)) from None
         except RedisError as error:
             raise CommandError(connection.explained(theirs, error)) from None
 
@@ -123,4 +124,7 @@ class Command(LowtideCommand):
                 lifted = "nothing of them is fetched (`scrapy site resume SITE` lifts it)"
                 words.append(f"{added.blocked} blocked by the operator: {lifted}")
             print(", ".join(words))
-        return 0 if added.new + added.known + added.again else 1
+        if added.new + added.known + added.again:
+            return 0
+        # Lines that are no seeds, and those of which nothing may be fetched: the call has to be another one.
+        return 1 if added.refused or not sum(added) else WrongCallError.code

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Command(LowtideCommand):
+    takes_words = False
+
     def short_desc(self) -> str:
         return "Show how the crawl goes: sites, pages, pace, errors, who works on what"
 

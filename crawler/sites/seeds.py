@@ -6,17 +6,36 @@ good ones go on. Values in the inlet may be plain URLs or scrapy-redis's JSON (`
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from crawler.sites.scope import has_public_suffix
 from crawler.sites.url import UrlError, host_of, resolve
 
 _BARE_HOST = re.compile(r"[^\s/:@?#]+\.[^\s/:@?#.]+(:\d+)?(/\S*)?")
+# What a table's column of seeds is called.
+_COLUMNS = frozenset(
+    {
+        *("url", "urls", "uri", "link", "links", "seed", "seeds", "start_url", "page", "address"),
+        *("site", "sites", "website", "homepage", "domain", "domains", "host", "hostname"),
+    }
+)
+_TABLES = (".csv", ".tsv")
+_DELIMITERS = "\t;,"
+# A comment behind a seed: a URL has no blanks, and its fragment begins right behind it.
+_COMMENT = re.compile(r"\s+#.*")
+_QUOTES = {'"': '"', "'": "'", "<": ">"}
+# Bytes of a file that tell how it is encoded.
+_TELLING = 4096
+# Seeds that are looked at before a crawl begins.
+LOOKED_AT = 1000
 LOOPBACK = re.compile(r"(localhost|.*\.localhost|127\.\d+\.\d+\.\d+|::1)")
 
 
@@ -43,8 +62,9 @@ def read(source: str) -> Iterator[Seed | BadSeed]:
     if source == "-":
         yield from from_lines(sys.stdin)
     elif "://" not in source and Path(source).expanduser().exists():
-        with Path(source).expanduser().open(encoding="utf-8-sig", errors="replace") as lines:
-            yield from from_lines(lines)
+        path = Path(source).expanduser()
+        with _opened(path) as lines:
+            yield from from_lines(lines, table=path.suffix.lower() in _TABLES)
     elif "://" not in source and (why := _is_no_host(source.split(",")[0].strip())):
         raise FileNotFoundError(f"{source!r} is neither a file nor a URL{why}")
     else:
@@ -63,12 +83,139 @@ def _is_no_host(text: str) -> str:
     return f": no host of the web ends in {host.rpartition('.')[2]!r}; wanted https://{text} for one of another net"
 
 
-def from_lines(lines: Iterable[str]) -> Iterator[Seed | BadSeed]:
-    """One seed a line; blank lines and lines that start with # are skipped, as is a byte order mark before them."""
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """The file as text: UTF-8, or UTF-16 as some spreadsheets write it, with a byte order mark or without."""
+    head = b""
+    if not path.is_fifo():
+        with path.open("rb") as file:
+            head = file.read(_TELLING)
+    encoding = "utf-8-sig"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "utf-16"
+    elif head[1::2].count(0) > len(head) / 4:
+        encoding = "utf-16-le"
+    elif head[::2].count(0) > len(head) / 4:
+        encoding = "utf-16-be"
+    with path.open(encoding=encoding, errors="replace") as lines:
+        yield lines
+
+
+def from_lines(lines: Iterable[str], *, table: bool = False) -> Iterator[Seed | BadSeed]:
+    """One seed a line; or of a table (CSV), which its first line shows if `table` does not, those of its column.
+
+    Blank lines, comments (`# …`) and a byte order mark are skipped. Quotes and angle brackets around a seed are none of
+    it, and what stands behind a tab is not either.
+    """
+    numbered = _without_mark(lines)
+    first = next((one for one in numbered if not _is_nothing(one[1])), None)
+    if first is None:
+        return
+    line = first[1]
+    delimiter = max(_DELIMITERS, key=line.count)
+    names = [cell.strip().strip("\"'").lower() for cell in line.split(delimiter)]
+    column = next((place for place, name in enumerate(names) if name in _COLUMNS), None)
+    rest = numbered if column is not None else chain([first], numbered)
+    if (table or column is not None) and delimiter in line:
+        yield from _from_table(rest, delimiter, column)
+        return
+    for number, line in rest:
+        if not _is_nothing(line):
+            yield _of_line(line, number)
+
+
+def _without_mark(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
-        text = (line.removeprefix("\ufeff") if number == 1 else line).strip()
-        if text and not text.startswith("#"):
-            yield parse(text, number)
+        yield number, line.removeprefix("\ufeff") if number == 1 else line
+
+
+def _is_nothing(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _of_line(line: str, number: int) -> Seed | BadSeed:
+    cell = line.strip().partition("\t")[0]
+    text = _COMMENT.sub("", cell).strip()
+    if text[:1] in _QUOTES and text.endswith(_QUOTES[text[0]]):
+        text = text[1:-1]
+    if "\ufffd" in text:
+        return BadSeed(number, text[:200], "not UTF-8; wanted a file that is")
+    return parse(text, number)
+
+
+def _from_table(
+    numbered: Iterator[tuple[int, str]], delimiter: str, column: int | None
+) -> Iterator[Seed | BadSeed]:
+    """The seeds of a column; where no name tells which, of the first that has one in the first row."""
+    at = 0  # the line that the reader had last
+
+    def lines() -> Iterator[str]:
+        nonlocal at
+        for number, line in numbered:
+            if not _is_nothing(line):
+                at = number
+                yield line
+
+    rows = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadSeed(at, "", f"no row of a table: {error}")
+            continue
+        if column is None:
+            column = next((place for place, cell in enumerate(row) if isinstance(parse(cell), Seed)), None)
+        if column is None or column >= len(row):
+            yield BadSeed(at, delimiter.join(row)[:200], "no URL in this row")
+        else:
+            yield _of_line(row[column], at)
+
+
+class Look(NamedTuple):
+    """The first seeds of a source, before any of them is queued."""
+
+    good: int
+    bad: list[BadSeed]
+    leaves: str  # the first site that is on another machine; empty: none is
+    whole: bool  # these are all
+
+
+def look(source: str, most: int = LOOKED_AT) -> Look:
+    """What stands at the beginning of a source; OSError where it cannot be read. Not for standard input."""
+    found = list(islice(read(source), most + 1))
+    good = [seed for seed in found[:most] if isinstance(seed, Seed)]
+    bad = [seed for seed in found[:most] if isinstance(seed, BadSeed)]
+    leaves = next((seed.site for seed in good if leaves_loopback(seed)), "")
+    return Look(len(good), bad, leaves, len(found) <= most)
+
+
+def why_not(source: str, user_agent: str) -> str:
+    """Why a crawl cannot begin with this source, with what to do; empty: it can. OSError as `look`."""
+    if Path(source).is_fifo():  # what is read is gone
+        return ""
+    found = look(source)
+    if found.leaves and not names_contact(user_agent):
+        return no_contact(user_agent, found.leaves)
+    if found.good or not found.whole:
+        return ""
+    if not found.bad:
+        return f"no seeds: {source} names none; expected a URL in each line"
+    first = found.bad[0]
+    where = f"line {first.line}: " if first.line else ""
+    return (
+        f"no seeds: wanted URLs, and none of the {len(found.bad)} lines given is one; {where}{first.text!r} is no "
+        f"seed: {first.reason}"
+    )
+
+
+def no_contact(user_agent: str, site: str) -> str:
+    """What is wrong with a user agent that names nobody to turn to, for a crawl that leaves this machine."""
+    return (
+        f"USER_AGENT is {user_agent!r}, and {site} is another's; wanted one that names a contact, as "
+        "-s USER_AGENT='mybot (+https://example.org/bot)'"
+    )
 
 
 def parse(text: str, line: int = 0) -> Seed | BadSeed:

@@ -6,6 +6,7 @@ Every look is a function that gives findings and never raises; one that cannot l
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import shutil
 import tempfile
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import redis
+import scrapy
 
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError
+from crawler.release import version
 from crawler.sites import connection
 from crawler.sites.seeds import names_contact
 from crawler.store import comparing, database, durability, operating, restarts
@@ -53,7 +56,7 @@ class Finding(NamedTuple):
 def examine(settings: BaseSettings, options: Options) -> list[Finding]:
     """All findings, in the order of a crawl's needs."""
     findings: list[Finding] = []
-    for look in (_folder, _space, _descriptors, _user_agent, _server, _database):
+    for look in (_versions, _folder, _space, _descriptors, _user_agent, _server, _database):
         findings += _safely(look, settings, options)
     return findings
 
@@ -85,6 +88,13 @@ def _safely(
         OSError,
     ) as error:
         return [Finding(look.__name__.strip("_"), "bad", str(error))]
+
+
+def _versions(_settings: BaseSettings, _options: Options) -> Iterator[Finding]:
+    known = (
+        f"Scrapy {scrapy.__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
+    )
+    yield Finding("lowtide", "good", f"{version()}; {known}")
 
 
 def _folder(_settings: BaseSettings, options: Options) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Seeds of which no page is stored, or a single one that leads nowhere: what the tables know of each.
 
-A seed is a site that somebody named, or the one to which such a site redirects: that stands in its place. Reads only, in
-short stretches; DatabaseError where the database does not answer.
+A seed is a site that somebody named, or the one to which such a site redirects: that stands in its place. Reads only,
+in short stretches; DatabaseError where the database does not answer.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _is_single(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> bool:
 
 
 def _pages(engine: Engine, rows: Iterable[Any]) -> dict[int, list[Any]]:
-    """Pages by site, in order of arrival: all of a small site, the first and the first that is no redirect of others."""
+    """Pages by site: all of a small one; of others the first that came, and the first that is no redirect."""
     found: dict[int, list[Any]] = defaultdict(list)
     small = [row.site_id for row in rows if row.published <= FEW]
     large = [row.site_id for row in rows if row.published > FEW]

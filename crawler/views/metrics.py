@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client.registry import Collector
 
 from crawler.records import SiteHealth
+from crawler.release import version
 
 if TYPE_CHECKING:
     from crawler.views.figures import QueueNow, Standing
@@ -59,6 +60,7 @@ class _Look(Collector):
             yield kinds
         if self._standing is not None:
             yield from _of_tables(self._standing)
+        yield InfoMetricFamily("lowtide", "The version that shows this.", {"version": version()})
 
 
 def _of_tables(standing: Standing) -> Iterator[Metric]:
