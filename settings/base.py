@@ -414,6 +414,9 @@ COMPRESSION_ENABLED = False
 # The frontier retries and follows redirects itself, where budgets and delays are known. The middlewares stay for
 # a user's own requests.
 RETRY_ENABLED = True
+# Scrapy's own but for the error of a tunnel, which its handler for HTTP/1.1 alone raises: to name it loads that
+# handler, a tenth of a crawl's start. Who sets that handler in DOWNLOAD_HANDLERS adds it again.
+RETRY_EXCEPTIONS = [one for one in _scrapy.RETRY_EXCEPTIONS if not str(one).endswith(".TunnelError")]
 REDIRECT_ENABLED = True
 # So many redirects are followed one behind the other, of pages too; each is recorded, and its target is judged like any
 # link.
@@ -435,6 +438,9 @@ DOWNLOADER_MIDDLEWARES_BASE = {
     "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
     # DOWNLOAD_TIMEOUT caps the download handler's own limits, once and not for each page.
     "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
+    # Scrapy's own, loaded where COOKIES_ENABLED asks for it.
+    "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
+    "crawler.agent.cookies.Cookies": 700,
     # As Scrapy's, but no page is told where a user's own request came from.
     "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
     "crawler.agent.redirects.OwnRedirects": 600,

@@ -87,7 +87,8 @@ def test_new_pages_of_finished_sites_need_a_coordinator(place: Place, valkey: Ru
         place.start_crawl([site.root], **own).wait().succeeded()
         run = place.start_crawl([f"{site.site}/new"], **own).wait()
         run.refused("1 finished sites may have new pages, and no coordinator runs", code=1)
-        assert run.err.count("no coordinator runs") == 1
+        assert run.err.count("agent: 1 finished sites may have new pages") == 1
+        assert run.err.splitlines()[-1].startswith("lowtide: 1 finished sites may have new pages")
         assert site.pages == {"/": 1}
 
 

@@ -96,6 +96,7 @@ def test_only_seeds_outside_of_the_patterns(place: Place) -> None:
         code=WRONG_CALL,
     )
     assert "wanted -a seeds" not in run.err
+    assert run.err.splitlines()[-1].startswith("lowtide: no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out")
     file = place.folder / "seeds.txt"
     file.write_text("no url at all\nhttp://127.0.9.1/\n")
     run = place.crawl([str(file)], SCOPE_INCLUDE="/docs/")

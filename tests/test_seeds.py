@@ -373,3 +373,8 @@ def test_the_first_mistakes_are_told_before_anything_starts(
     run = place.run("crawl", "site", *words).refused(code=2)
     assert says in run.err.splitlines()[-1]
     assert not place.var.exists()
+
+
+def test_many_urls_are_no_name_of_a_file() -> None:
+    urls = ",".join(f"https://s{number}.example/" for number in range(1000))
+    assert seeds.why_not(urls, "bot (+https://bot.example/)") == ""

@@ -8,9 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from tests.crawling import ROOT, SCRAPY, Place, wait_for_hits
+import pytest
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.test import get_crawler
+
+from crawler.agent.cookies import STOCK, Cookies
+from tests.crawling import QUICK, ROOT, SCRAPY, Place, wait_for_hits
 from tests.farm import Farm
+from tests.small_site import SmallSite, links
+from tests.terminals import Terminal
 
 # From the start of the command to the first request that a site sees, the bundled server's start included: so many
 # times what Scrapy's own command takes to print its help, measured in turn. 1.5 on a machine with other work.
@@ -116,3 +125,54 @@ def test_a_crawl_and_its_coordinator_load_no_more_than_they_use() -> None:
     modules = set(done.stdout.split())
     assert "sqlalchemy" in modules
     assert modules.isdisjoint({"numpy", "sqlalchemy.dialects.postgresql"})
+
+
+# What no first page needs: figures, graphs, tables, drawing, pages of the dashboard; Scrapy's own way to download, and
+# a second one that comes with the list of public suffixes.
+HEAVY = {
+    *("numpy", "numba", "llvmlite", "scipy", "pyarrow", "networkx", "networkit", "graspologic_native"),
+    *("sqlalchemy", "alembic", "sqlite3", "rich", "jinja2", "aiohttp", "prometheus_client"),
+    *(
+        "requests",
+        "tldextract",
+        "scrapy.core.downloader.handlers.http11",
+        "crawler.store.tables",
+        "crawler.views.beside",
+    ),
+}
+
+
+@pytest.mark.parametrize("looked_at", [False, True], ids=["a pipe", "a terminal"])
+def test_what_a_crawl_has_loaded_when_its_first_answer_comes(place: Place, looked_at: bool) -> None:
+    with SmallSite({"/": links()}) as web:
+        told = {**QUICK, "EXTENSIONS": json.dumps({"tests.early_modules.EarlyModules": 1})}
+        if looked_at:
+            settings = [word for name, value in told.items() for word in ("-s", f"{name}={value}")]
+            command = [str(SCRAPY), "crawl", "site", "-a", f"seeds={web.root}", *settings]
+            with Terminal(command, place.environment(), ROOT, 80) as crawl:
+                assert crawl.wait() == 0
+        else:
+            place.crawl([web.root], fresh=True, **told).succeeded()
+    loaded = set((place.var / "modules.txt").read_text().split())
+    assert "crawler.agent.agent" in loaded
+    assert loaded.isdisjoint(HEAVY), sorted(loaded & HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("given", "there"),
+    [
+        ({"COOKIES_ENABLED": True}, True),
+        ({"COOKIES_ENABLED": False}, False),
+        ({"COOKIES_ENABLED": True, "DOWNLOADER_MIDDLEWARES": {STOCK: 650}}, False),
+        ({"COOKIES_ENABLED": True, "DOWNLOADER_MIDDLEWARES": {STOCK: None}}, False),
+    ],
+    ids=str,
+)
+def test_cookies_are_scrapys_where_they_are_asked_for(given: dict[str, Any], there: bool) -> None:
+    """Its middleware is loaded for those alone; where somebody's settings have it, they decide."""
+    crawler = get_crawler(settings_dict=given)
+    if there:
+        assert isinstance(Cookies.from_crawler(crawler), CookiesMiddleware)
+    else:
+        with pytest.raises(NotConfigured):
+            Cookies.from_crawler(crawler)

@@ -342,7 +342,7 @@ def test_loading_tells_of_a_first_page_that_never_came_whole(tmp_path: Path) -> 
         OddSite("reset", "127.0.2.4"): ("disconnected", -6, 3),
     }
     with town(*wanted) as sites, Place(tmp_path) as place:
-        place.crawl([site.root for site in sites], **QUICK).succeeded()
+        place.crawl([site.root for site in sites], **QUICK).stored_nothing()
         assert found(place) == {site.site: wanted[site] for site in sites}
         assert place.rows("select distinct seen_by, path from health") == [("traffic", "/")]
 

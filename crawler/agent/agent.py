@@ -263,6 +263,7 @@ class Agent:
         if self._closing:
             return
         logger.error("%s", why)
+        self.crawler.stats.set_value("finish_why", why)
         self._closing = asyncio.ensure_future(engine.close(self.crawler, reason))
 
     # --- the loops ---

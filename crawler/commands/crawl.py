@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from crawler.reports import Crawl
     from crawler.store.leftover import Left
     from crawler.supervisor import Child
+    from crawler.views.parted import Parted
 
 # What scrapyd tells every spider of its job, as arguments.
 _OF_SCRAPYD = ("_job", "_version")
@@ -122,17 +123,23 @@ class Command(stock.Command):
             print(f"lowtide: {error}", file=sys.stderr)
             self._say_in_log(str(error))
             raise SystemExit(error.code) from None
-        self._watched = self._is_watched(opts)
-        # A supervisor has no use for Scrapy's event loop, which would complain at the end that nobody closed it.
-        self.requires_crawler_process = opts.agents == 1 and not self._watched
+        self._apart = self._part(opts)
+        # Neither a view nor a supervisor has a use for Scrapy's event loop, which would complain that nobody closed it.
+        self.requires_crawler_process = opts.agents == 1 and self._apart is None
 
-    def _is_watched(self, opts: argparse.Namespace) -> bool:
-        """Whether a person looks on: then another process does the crawl, and this one shows how it goes."""
-        if not self.options.live_view or not sys.stdout.isatty() or self._items_go_to_output(opts):
-            return False
-        from crawler.views import beside
+    def _part(self, opts: argparse.Namespace) -> Parted | None:
+        """Where a person looks on, another process does the crawl, and this one shows how it goes; None: it is this."""
+        assert self.settings is not None
+        if not self.options.live_view or not _is_drawn_on() or self._items_go_to_output(opts):
+            return None
+        from crawler.supervisor import end_with_parent
+        from crawler.views.parted import part
 
-        return beside.is_possible()
+        child = part(partial(end_with_parent, os.getpid()))
+        if child is None:
+            self.settings.set("LIVE_VIEW", False, priority="cmdline")
+            self.options = checked(self.settings)
+        return child
 
     @staticmethod
     def _items_go_to_output(opts: argparse.Namespace) -> bool:
@@ -199,8 +206,9 @@ class Command(stock.Command):
 
     def _check_seeds(self, spider: type[Spider], source: str | None) -> None:
         """What every agent would find out by itself, once a server runs for it."""
+        from scrapy import Spider
+
         from crawler.sites import connection, seeds
-        from crawler.store.server import Server
 
         assert self.settings is not None
         if source and source != "-":
@@ -211,18 +219,21 @@ class Command(stock.Command):
             if why:
                 raise UsageError(why, print_help=False)
         # A user's spider may have seeds of its own, and an earlier crawl, or a server of several, some that wait.
-        goes_on = connection.is_named(self.settings) or Server(self.options.var).folder.exists()
-        own = spider.__module__.startswith("crawler.spiders.")
-        if not source and own and not goes_on and self.options.when_idle == "stop":
+        alone = connection.may_serve_itself(self.settings) and not connection.is_named(self.settings)
+        new = alone and not (self.options.var.is_dir() and any(self.options.var.iterdir()))
+        seedless = spider.start is Spider.start and not getattr(spider, "start_urls", None)
+        own = seedless and spider.__module__.startswith("crawler.spiders.")
+        if not source and own and new and self.options.when_idle == "stop":
             raise UsageError(
-                "no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, as in "
-                f"`scrapy crawl {spider.name} -a seeds=https://example.org`",
+                f"no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, as in `scrapy crawl {spider.name} -a "
+                f"seeds=https://example.org`, or `redis-cli lpush {self.options.start_urls_key} URL` with "
+                "--when-idle wait",
                 print_help=False,
             )
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        if self._watched:
-            self.exitcode = self._watch()
+        if self._apart is not None:
+            self.exitcode = self._show(self._apart)
             return
         started_ms = int(time.time() * 1000)
         if opts.agents > 1:
@@ -244,15 +255,16 @@ class Command(stock.Command):
 
     def _nothing(self, started_ms: int) -> str:
         """What to say where the crawl went to its end and the tables hold no page; empty: they do, or who knows."""
-        from crawler.reports import seeds
         from crawler.sites import connection
-        from crawler.store import reading
-        from crawler.store.database import DatabaseError, open_database
         from crawler.store.joining import names_tables
 
         assert self.settings is not None
         if self._work != "site" or not names_tables(self.settings, self.options):
             return ""
+        from crawler.reports import seeds
+        from crawler.store import reading
+        from crawler.store.database import DatabaseError, open_database
+
         if connection.is_named(self.settings):
             left = self._left()
             if left is None or left.records:  # what was found may be on its way
@@ -325,7 +337,9 @@ class Command(stock.Command):
             )
 
             try:
-                check_version(open_database(self.options.database))
+                tables = open_database(self.options.database)
+                check_version(tables)
+                tables.dispose()
             except MissingDriverError as error:
                 raise UsageError(str(error), print_help=False) from None
             except DatabaseError as error:
@@ -354,14 +368,11 @@ class Command(stock.Command):
         if not os.access(var, os.W_OK | os.X_OK):
             raise CommandError(f"VAR_DIR {var} cannot be written; wanted a folder that can be")
 
-    def _watch(self) -> int:
-        """Run the command that was called, as a child and without a view of its own, below ours."""
-        from crawler.supervisor import end_with_parent
+    def _show(self, child: Parted) -> int:
         from crawler.views import beside
 
         assert self.settings is not None
-        command = [sys.executable, *sys.orig_argv[1:], "-s", "LIVE_VIEW=False"]
-        code = beside.run(command, self.settings, self.options, partial(end_with_parent, os.getpid()))
+        code = beside.show(child, self.settings, self.options)
         return code if code >= 0 else 128 - code
 
     def _crawl(self, name: str, opts: argparse.Namespace) -> int:
@@ -370,7 +381,13 @@ class Command(stock.Command):
         engine.end_in_order(self.crawler_process)
         self.crawler_process.crawl(crawler, **opts.spargs)
         self.crawler_process.start()
-        return 1 if self.crawler_process.bootstrap_failed else exit_code_of(crawler)
+        if self.crawler_process.bootstrap_failed:
+            return 1
+        code = exit_code_of(crawler)
+        if code and (why := crawler.stats.get_value("finish_why")):
+            # Said when it happened, and much was said since.
+            print(f"lowtide: {printable_lines(str(why))}", file=sys.stderr)
+        return code
 
     def _supervise(self, name: str, opts: argparse.Namespace) -> int:
         from scrapy.utils.log import configure_logging
@@ -549,3 +566,8 @@ def _no_tables(database: str, left: Left | None) -> str:
     else:
         who = "`scrapy coordinate` with the same REDIS_URL and DATABASE_URL makes them and stores the records"
     return f"no figures yet: DATABASE_URL {database} has no tables; {who}"
+
+
+def _is_drawn_on() -> bool:
+    """Whether there is a terminal that can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

@@ -193,7 +193,7 @@ def look(source: str, most: int = LOOKED_AT) -> Look:
 
 def why_not(source: str, user_agent: str) -> str:
     """Why a crawl cannot begin with this source, with what to do; empty: it can. OSError as `look`."""
-    if Path(source).is_fifo():  # what is read is gone
+    if "://" not in source and Path(source).is_fifo():  # what is read is gone
         return ""
     found = look(source)
     if found.leaves and not names_contact(user_agent):

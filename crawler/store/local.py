@@ -75,7 +75,6 @@ class LocalServer:
         crawler.settings.set("REDIS_URL", self._membership.url, priority="cmdline")
         if self._membership.started:
             logger.info("bundled server started, data in %s", options.var)
-        self._coordinator.ensure()
         crawler.signals.connect(self._opened, signals.spider_opened)
         crawler.signals.connect(self._stopped, signals.engine_stopped)
 
@@ -91,6 +90,7 @@ class LocalServer:
             raise SystemExit(UNUSABLE if isinstance(error, OtherCrawl) else 1) from None
 
     async def _opened(self) -> None:
+        # The coordinator starts from here on: before, it would take processors from the crawl's own start.
         self._client = connection.connect(self._crawler.settings)
         self._watch = asyncio.ensure_future(self._keep_watch())
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 # Of the time, what figures may take that take long.
 BUSY_SHARE = 0.05
 # They are made anew no sooner than this, however quick they are.
-LEAST_SECONDS = 2.0
+LEAST_SECONDS = 0.2
 # So long the first one is waited for before the rest is shown without it.
 FIRST_SECONDS = 3.0
 # And any other: one that is quick is shown at once.

@@ -349,6 +349,14 @@ def test_a_slowed_process_runs_for_its_part_of_the_time() -> None:
     assert float(said) > 1.2, "half a second of work, in a quarter of the time"
 
 
+def test_first_page() -> None:
+    told = run("first_page", "--rounds", "1", "--delay", "0.2", may_be_slow=True)
+    (waited,) = told["found"]["this one"]
+    assert 0 < waited["robots"] < waited["page"] < waited["screen"]
+    assert waited["page"] - waited["robots"] > 0.19, "the site's pause is kept"
+    assert waited["cpu"] > 0.1
+
+
 def test_dead_links() -> None:
     words = (
         "--shares=30",
