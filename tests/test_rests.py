@@ -67,8 +67,8 @@ def test_rests_grow_as_long_as_a_site_is_busy(place: Place, valkey: RunningServe
 
 LONG_SECONDS = 3
 # Time for both requests to leave before the first is answered.
-BOTH_SECONDS = 0.2
-RETRY_SECONDS = 2.0
+BOTH_SECONDS = 0.6
+RETRY_SECONDS = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -136,4 +136,4 @@ def test_a_page_that_gets_another_turn_holds_up_no_other(asked: dict[str, SmallS
     assert again - first >= RETRY_SECONDS
     others = [one.at for one in site.log if one.path.strip("/").isdigit()]
     assert len(others) == 6
-    assert max(others) < first + RETRY_SECONDS
+    assert max(others) < again

@@ -136,5 +136,5 @@ def test_a_window_opens_and_closes_under_a_crawl(place: Place, valkey: RunningSe
         assert one.pages == {"/": 1, "/a": 1}
         assert min(asked.at for asked in one.log if asked.path != "/robots.txt") >= ahead - 0.1
         assert len(two.pages) > 20
-        assert max(asked.at for asked in two.log) < ahead + 0.1
+        assert max(asked.at for asked in two.log) < ahead + 5, "as many again would take three minutes"
         assert abs(due(valkey, two) - (change - 2 * HOUR + DAY_SECONDS)) < 1
