@@ -40,6 +40,7 @@ class Sent:
 
     seconds = 0.0
     status = 200
+    wall = None
 
     def __init__(self, encoded: bytes) -> None:
         self.encoded = encoded

@@ -314,7 +314,7 @@ def test_tables_of_another_version(place: Place, farm: Farm) -> None:
         connection.execute("update lowtide_version set version_num = '9999'")
         connection.commit()
     run = place.crawl(farm.seeds, "--again")
-    run.refused("holds tables of version 9999; this Lowtide knows 0001")
+    run.refused("holds tables of version 9999; this Lowtide knows 0017")
     place.run("report").refused("version 9999", code=1)
     assert place.rows("select version_num from lowtide_version") == [("9999",)]
 
