@@ -748,7 +748,7 @@ def test_a_cluster_sees_and_mends_it(kind: str, place: Place, valkey: RunningSer
         coordinator = place.start("coordinate", BATCH_SECONDS=0.1, **given)
         engine = create_engine(database)
         place.crawl(farm.seeds, **given).succeeded()
-        eventually(lambda: ledger_code(place, given) == 0, "all is stored", 30)
+        eventually(lambda: all_stored(place, given), "all is stored", 60)
         with engine.begin() as db:
             expected = db.execute(select(pages.c.url)).scalars().all()
             db.execute(text("delete from pages where mod(id, 3) = 0"))
@@ -758,12 +758,13 @@ def test_a_cluster_sees_and_mends_it(kind: str, place: Place, valkey: RunningSer
         another.end(signal.SIGTERM).succeeded()
         repair(place, **given)
         place.crawl([], **given)
-        eventually(lambda: ledger_code(place, given) == 0, "all is mended", 30)
+        eventually(lambda: all_stored(place, given), "all is mended", 60)
         with engine.begin() as db:
             assert set(expected) <= set(db.execute(select(pages.c.url)).scalars())
         engine.dispose()
         coordinator.end(signal.SIGTERM).succeeded()
 
 
-def ledger_code(place: Place, given: dict[str, Any]) -> int:
-    return place.run("report", "ledger", **given).code
+def all_stored(place: Place, given: dict[str, Any]) -> bool:
+    run = place.run("report", "ledger", "--json", **given)
+    return run.code == 0 and not json.loads(run.out)["ledger"]["in_stream"]

@@ -166,7 +166,15 @@ def test_a_rebuilt_queue_knows_what_the_operator_wanted(place: Place, valkey: Ru
         assert len(scope) == 6
         valkey.client.flushall()
         counts = json.loads(operate("queue", "rebuild", "--json", "-s", "SCOPE=host"))
-        assert counts == {"finished": 4, "unfinished": 1, "alias": 1, "blocked": 1, "paused": 1, "known": 0}
+        assert counts == {
+            "finished": 4,
+            "unfinished": 1,
+            "alias": 1,
+            "blocked": 1,
+            "paused": 1,
+            "held": 0,
+            "known": 0,
+        }
         operate("site", "forget", linked.site)
         assert listed() == before
         assert valkey.client.smembers(key("scope")) == scope - {

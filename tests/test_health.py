@@ -63,7 +63,7 @@ def test_every_reason_why_no_answer_came_has_its_word(status: int, health: SiteH
 
 def test_there_is_no_other_reason() -> None:
     assert set(NO_ANSWER) == set(STATUS_WORDS)
-    assert {code for _, code in errors._STATUS_CODES} <= set(NO_ANSWER)
+    assert {code for _, code in errors.STATUS_CODES} <= set(NO_ANSWER)
 
 
 def test_what_robots_txt_forbids_is_judged_by_its_own_answer() -> None:

@@ -102,7 +102,7 @@ def test_equal_bytes_are_one_check_and_others_are_not() -> None:
 
 
 def test_every_status_that_an_agent_stores_is_one_of_a_packet() -> None:
-    ours = {code for _, code in errors._STATUS_CODES} | {errors.OTHER}
+    ours = {code for _, code in errors.STATUS_CODES} | {errors.OTHER}
     assert ours <= STATUSES
     assert {100, 200, 404, 599} <= STATUSES
     assert not {0, 99, 600, -15} & STATUSES

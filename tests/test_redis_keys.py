@@ -153,7 +153,7 @@ def crawl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crawl]:
             "--when-idle=wait",
             SITE_SLOTS=4,
             SITES_PER_ADDRESS=1,
-            DOWNLOAD_DELAY=0.2,
+            DOWNLOAD_DELAY=1,
             LEASE_SECONDS=120,
             MAX_TRIES=2,
             SCOPE="host",

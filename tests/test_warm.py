@@ -25,7 +25,7 @@ def seen(run: Run, of: str) -> list[str]:
 
 @both
 def test_what_others_see_of_it(place: Place, fresh: bool) -> None:
-    run = place.start("dashboard", "--port", "0", fresh=fresh, env={"OF_ITS_OWN": "1 2"})
+    run = place.start("dashboard", fresh=fresh, env={"OF_ITS_OWN": "1 2"}, DASHBOARD_PORT=0)
     assert isinstance(run.process, subprocess.Popen) is fresh
     eventually(lambda: "http://" in run.out, "it serves")
     wanted = place.environment({"OF_ITS_OWN": "1 2"})

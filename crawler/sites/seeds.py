@@ -30,7 +30,7 @@ _COLUMNS = frozenset(
 _TABLES = (".csv", ".tsv")
 _DELIMITERS = "\t;,"
 # A comment behind a seed: a URL has no blanks, and its fragment begins right behind it.
-_COMMENT = re.compile(r"\s+#.*")
+_COMMENT = re.compile(r"(?<=\s)#.*")
 _QUOTES = {'"': '"', "'": "'", "<": ">"}
 # Bytes of a file that tell how it is encoded.
 _TELLING = 4096

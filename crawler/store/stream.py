@@ -21,6 +21,8 @@ LONGEST_BLOCK_MS = 5_000
 
 # What is due within this time is to be packed soon; clocks may differ by less.
 SOON_SECONDS = 60.0
+# Times that a group is made for one call, should the stream be removed again and again.
+GROUPS_MADE = 5
 
 T = TypeVar("T")
 
@@ -186,13 +188,14 @@ class ResultsStream:
 
     def _with_group(self, call: Callable[[], T]) -> T:
         """The call's result; makes the group where it is missing, also after the server has lost it."""
-        try:
-            return call()
-        except redis.ResponseError as error:
-            # UNBLOCKED: Redis 7.0, where the stream is removed while it is waited for.
-            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
-                raise
-        self._make_group()
+        for _ in range(GROUPS_MADE):
+            try:
+                return call()
+            except redis.ResponseError as error:
+                # UNBLOCKED: Redis 7.0, where the stream is removed while it is waited for.
+                if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                    raise
+            self._make_group()
         return call()
 
     def _make_group(self) -> None:
