@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler.agent.copies import EARNED_PAGES, FIRST_PAGES, SITE_PAGES
-from crawler.agent.frontier import Frontier
+from crawler.agent.frontier import Frontier, Turn
 
 SITE = "https://a.example"
 # A page's content, and its links as they are written.
@@ -170,13 +170,19 @@ def test_pages_that_fail_earn_nothing() -> None:
     assert len(asked) == 1 + 90 + 9 + FIRST_PAGES
 
 
-def test_the_place_of_a_page_that_is_not_asked_for_is_free_again() -> None:
+def _with_a_copy() -> tuple[Frontier, Turn, Turn]:
+    """A frontier in which /a says the same as /; the turns of both are not finished."""
     frontier = Frontier(site=SITE)
     frontier.add(["/", "/a"], 0)
     original, copy = frontier.take(0.0), frontier.take(0.0)
     assert original and copy
     body = sha256(b"x").digest()
     assert (frontier.first_with(original, body), frontier.first_with(copy, body)) == (None, "/")
+    return frontier, original, copy
+
+
+def test_the_place_of_a_page_that_is_not_asked_for_is_free_again() -> None:
+    frontier, original, copy = _with_a_copy()
     frontier.finish(original)
     frontier.add_of_copy("/", [f"/{number}" for number in range(3 * FIRST_PAGES)], 1)
     frontier.finish(copy)
@@ -189,12 +195,7 @@ def test_the_place_of_a_page_that_is_not_asked_for_is_free_again() -> None:
 
 
 def test_a_redirect_is_tried_by_where_it_leads() -> None:
-    frontier = Frontier(site=SITE)
-    frontier.add(["/", "/a"], 0)
-    original, copy = frontier.take(0.0), frontier.take(0.0)
-    assert original and copy
-    body = sha256(b"x").digest()
-    assert (frontier.first_with(original, body), frontier.first_with(copy, body)) == (None, "/")
+    frontier, original, copy = _with_a_copy()
     frontier.add_of_copy("/", ["/old"], 1)
     old = frontier.take(0.0)
     assert old and frontier.add(["/new"], 1)

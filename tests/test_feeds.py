@@ -129,27 +129,34 @@ def wanted(farm: Farm) -> set[str]:
 # --- A file that was cut anywhere --------------------------------------------------------------------------
 
 
+def opened(path: Path, *, goes_on: bool, **options: Any) -> tuple[FeedExporter, Spider]:
+    """An exporter of a feed whose format is the path's ending, and the spider whose items it waits for."""
+    kind = path.suffix[1:].replace("jsonl", "jsonlines")
+    settings = {
+        "FEEDS": {str(path): {"format": kind, **options}},
+        "FEED_STORAGES_BASE": base.FEED_STORAGES_BASE,
+        "FEED_EXPORTERS_BASE": base.FEED_EXPORTERS_BASE,
+    }
+    crawler = get_crawler(Spider, settings)
+    crawler._apply_settings()
+    (exporter,) = (one for one in crawler.extensions.middlewares if isinstance(one, FeedExporter))
+    feed_file.begin(crawler, goes_on=goes_on)
+    spider = Spider("one")
+    spider.crawler = crawler
+    exporter.open_spider(spider)
+    return exporter, spider
+
+
 class Feed:
     """A feed as Scrapy writes it with our settings, without a crawl."""
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
-        self.options = {"format": path.suffix[1:].replace("jsonl", "jsonlines"), **options}
+        self.options = options
 
     def write(self, *items: dict[str, Any], goes_on: bool = True) -> None:
         """One run that overwrites, or would if the crawl did not go on."""
-        settings = {
-            "FEEDS": {str(self.path): {"overwrite": True, **self.options}},
-            "FEED_STORAGES_BASE": base.FEED_STORAGES_BASE,
-            "FEED_EXPORTERS_BASE": base.FEED_EXPORTERS_BASE,
-        }
-        crawler = get_crawler(Spider, settings)
-        crawler._apply_settings()
-        (exporter,) = (one for one in crawler.extensions.middlewares if isinstance(one, FeedExporter))
-        feed_file.begin(crawler, goes_on=goes_on)
-        spider = Spider("one")
-        spider.crawler = crawler
-        exporter.open_spider(spider)
+        exporter, spider = opened(self.path, goes_on=goes_on, **{"overwrite": True, **self.options})
         for item in items:
             exporter.item_scraped(item, spider)
         for slot in exporter.slots:
@@ -298,19 +305,7 @@ class Agents:
     def __init__(self, path: Path, many: int, **options: Any) -> None:
         self._feeds = []
         for _ in range(many):
-            settings = {
-                "FEEDS": {str(path): {"format": path.suffix[1:].replace("jsonl", "jsonlines"), **options}},
-                "FEED_STORAGES_BASE": base.FEED_STORAGES_BASE,
-                "FEED_EXPORTERS_BASE": base.FEED_EXPORTERS_BASE,
-            }
-            crawler = get_crawler(Spider, settings)
-            crawler._apply_settings()
-            (exporter,) = (one for one in crawler.extensions.middlewares if isinstance(one, FeedExporter))
-            feed_file.begin(crawler, goes_on=False)
-            spider = Spider("one")
-            spider.crawler = crawler
-            exporter.open_spider(spider)
-            self._feeds.append((exporter, spider))
+            self._feeds.append(opened(path, goes_on=False, **options))
 
     def scrape(self, agent: int, *urls: str) -> None:
         exporter, spider = self._feeds[agent]

@@ -147,7 +147,39 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
         (failed(500), "it answered 500; its server has a fault, or too much to do: `--again` tries"),
         (
             failed(301, outcome="redirected", redirect="https://b.example/"),
-            "it redirects to https://b.example/; ",
+            "it redirects to https://b.example/; seed that",
+        ),
+        (
+            failed(302, outcome="redirected", redirect=f"{SITE}/2"),
+            f"it redirects to {SITE}/2; open it in a browser: it may want a cookie",
+        ),
+        (
+            failed(
+                302,
+                outcome="redirected",
+                redirect=f"{SITE}/2",
+                error="not followed: the redirect behind 20 others (REDIRECT_MAX_TIMES)",
+            ),
+            f"it redirects to {SITE}/2, not followed: the redirect behind 20 others (REDIRECT_MAX_TIMES); open it in a "
+            "browser and seed the page where it ends",
+        ),
+        (
+            failed(
+                301,
+                outcome="redirected",
+                redirect="https://b.example/",
+                error="not followed: USER_AGENT names no contact",
+            ),
+            "it redirects to https://b.example/, not followed: USER_AGENT names no contact; USER_AGENT has to name you",
+        ),
+        (
+            failed(
+                301,
+                outcome="redirected",
+                redirect="https://b.example/",
+                error="not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE",
+            ),
+            "it redirects to https://b.example/, not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE; seed that, if",
         ),
         (failed(200, outcome="filtered"), f"{SITE}/ is of a kind that is not kept; "),
         ({"size": 0}, f"{SITE}/ is empty; open it in a browser"),

@@ -58,6 +58,14 @@ _RENDERING = (
     "if a browser shows more, scripts make it, and these are not run: look for a sitemap or an API to seed"
 )
 
+_IN_SCOPE = "seed that, if SCOPE_INCLUDE and SCOPE_EXCLUDE let it in"
+# What to do about a redirect that was not followed, by the setting that its error names.
+_NOT_FOLLOWED = {
+    "REDIRECT_MAX_TIMES": "open it in a browser and seed the page where it ends; a circle may want a cookie",
+    "USER_AGENT": "USER_AGENT has to name you and a contact before other sites are visited",
+    "SCOPE_": _IN_SCOPE,
+}
+
 _ANSWERED = re.compile(r"(it|robots\.txt) answered (\d{3})\b")
 _ERROR = re.compile(rf"\b({'|'.join(STATUS_OF_ERROR)}): ")
 # What stands around libcurl's own words: URL and address before them, its number behind.
@@ -184,17 +192,22 @@ def _of_reason(reason: str) -> tuple[str, str]:
 def _of_page(site: str, page: PoorPage) -> tuple[str, str]:
     """Why its first page is not stored."""
     if page.outcome == "redirected":
-        if page.error or page.redirect.startswith(f"{site}/"):
-            return (
-                page.error or f"it redirects to {page.redirect}",
-                "open it in a browser: it may want a cookie",
-            )
-        return f"it redirects to {page.redirect}", "seed that, if SCOPE_INCLUDE and SCOPE_EXCLUDE let it in"
+        return _of_redirect(site, page)
     if page.outcome == "filtered":
         return f"{page.url} is of a kind that is not kept", ""
     if page.status == ROBOTS_DENIED:
         return "robots.txt forbids it to this crawler", _advice(ROBOTS_DENIED)
     return _of_status(page.status, _ERROR.sub("", page.error))
+
+
+def _of_redirect(site: str, page: PoorPage) -> tuple[str, str]:
+    """Why nothing is stored behind it."""
+    why = f"it redirects to {page.redirect}"
+    for setting, advice in _NOT_FOLLOWED.items():
+        if setting in page.error:
+            return f"{why}, {page.error}", advice
+    own = page.redirect.startswith(f"{site}/")
+    return why, "open it in a browser: it may want a cookie" if own else _IN_SCOPE
 
 
 def _of_status(status: int, words: str) -> tuple[str, str]:
