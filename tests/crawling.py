@@ -51,8 +51,12 @@ class Run:
     ) -> None:
         self.command = command
         self._out, self._err = files.with_suffix(".out"), files.with_suffix(".err")
+        start = subprocess.Popen if fresh else warm.popen
         # Files and no pipes: a coordinator that outlives its agent holds these open as long as it likes.
-        self.process: warm.Process = warm.start(command, env, cwd, self._out, self._err, fresh=fresh)
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process: subprocess.Popen[bytes] = start(
+                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
 
     @property
     def pid(self) -> int:

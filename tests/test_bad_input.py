@@ -335,6 +335,7 @@ def test_another_spider_under_the_same_prefix(place: Place, farm: Farm) -> None:
         code=USELESS_TO_TRY_AGAIN,
     )
     assert len(farm.hits()) == before
+    place.check_nothing_left()  # nobody works on the first one's prefix any more
     place.start_crawl(farm.seeds[1:], KEY_PREFIX="other", **given).wait().succeeded()
     assert place.stored() == farm.expected()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankers.folder import check, read_manifest
+from tests import warm
 from tests.converting import Given, converted, put, table
 from tests.crawling import ROOT, Place
 from tests.outages import small_disk
@@ -75,7 +75,7 @@ def test_a_kill_leaves_nothing_half_and_no_process(filled: Place) -> None:
     """Every process of a Place is looked for at its end: a converter that outlives its coordinator would be found."""
     folder = filled.var / "convert/run"
     for moment, processes in MOMENTS:
-        process = subprocess.Popen(
+        process = warm.popen(
             [sys.executable, "-c", SLOW, f"sqlite:///{filled.var / 'crawl.db'}", str(folder), str(processes)],
             env=filled.environment(),
             cwd=ROOT,

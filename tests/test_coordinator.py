@@ -37,6 +37,7 @@ from crawler.store.coordinator import (
 from crawler.store.database import DatabaseError, migrate, open_database
 from crawler.store.stream import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, runs, sites
+from tests import warm
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
 from tests.servers import Line, RunningServer, eventually
@@ -49,7 +50,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 # A coordinator in a process of its own that ends when the stream is empty. The kill point is set late: in the
 # environment it would be taken for a setting.
 PROCESS = """
-import os, sys, threading
+import os, sys, threading, warnings
+warnings.simplefilter("error")
 from tests.test_coordinator import make_coordinator
 coordinator = make_coordinator(sys.argv[1], sys.argv[2], name=sys.argv[3], BATCH_RECORDS=50)
 os.environ["LOWTIDE_KILL_POINT"] = sys.argv[4]
@@ -111,8 +113,8 @@ def in_process(
     redis_url: str, database_url: str, name: str = "", kill_point: str = ""
 ) -> Iterator[subprocess.Popen[str]]:
     """A coordinator's process, ready to be started with a byte; killed at the end if it still runs."""
-    command = [sys.executable, "-W", "error", "-c", PROCESS, redis_url, database_url, name, kill_point]
-    process = subprocess.Popen(
+    command = [sys.executable, "-c", PROCESS, redis_url, database_url, name, kill_point]
+    process = warm.popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )
     try:

@@ -31,17 +31,16 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import warm
 from tests.crawling import Place
 from tests.farm import Farm
 from tests.project_copy import copy_project
 from tests.servers import RunningServer
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("crawler", "rankers", "settings", "tests")
 COPIED = (
-    "crawler",
-    "rankers",
-    "settings",
-    "tests",
+    *PACKAGES,
     "docs",
     "scrapy.cfg",
     "Makefile",
@@ -96,12 +95,14 @@ def test_every_example_does_what_the_page_says(page: str, valkey: RunningServer,
     ]
     if not any(block.runs for block in blocks):
         return
-    set_up(short_folder)
+    changes = any(block.file.split("/")[0] in PACKAGES for block in blocks)
+    set_up(short_folder, changes=changes)
     with (
+        warm.shim() as shim,
         Farm(sites=len(NAMES), pages=12, kinds=("duplicate", "missing"), names=()) as farm,
         Place(short_folder) as place,
     ):
-        reader = Reader(page, place, stand_ins(farm, valkey, place))
+        reader = Reader(page, place, stand_ins(farm, valkey, place), None if changes else shim)
         for block in blocks:
             reader.take(block)
     if reader.left_out:
@@ -218,15 +219,17 @@ def short_folder() -> Iterator[Path]:
 class Reader:
     """Does what a page says, block by block."""
 
-    def __init__(self, page: str, place: Place, stand_ins: dict[str, str]) -> None:
+    def __init__(self, page: str, place: Place, stand_ins: dict[str, str], shim: Path | None = None) -> None:
         self.left_out: set[str] = set()
         self._page = page
         self._folder = place.folder
         self._stand_ins = stand_ins
         settings = {"ALLOW_PRIVATE_ADDRESSES": "127.0.0.0/8", **QUICK}
         self._env = place.environment({f"LOWTIDE_{name}": value for name, value in settings.items()})
-        self._env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self._env['PATH']}"
-        self._env["PYTHONPATH"] = str(self._folder)
+        first = [str(folder) for folder in (shim, Path(sys.executable).parent) if folder]
+        self._env["PATH"] = os.pathsep.join([*first, self._env["PATH"]])
+        if not shim:  # the packages of the copy
+            self._env["PYTHONPATH"] = str(self._folder)
         for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # a make below another tells its folder
             self._env.pop(name, None)
         self._beside: list[tuple[str, subprocess.Popen[str]]] = []
@@ -259,7 +262,7 @@ class Reader:
             self.left_out.add(program)
         elif command.endswith(" &"):
             with (self._folder / "beside.log").open("a") as log:
-                started = subprocess.Popen(
+                started = warm.popen(
                     ["bash", "-c", f"exec {command[:-2]}"],
                     cwd=self._folder,
                     env=self._env,
@@ -280,7 +283,7 @@ class Reader:
 
     def _run(self, command: list[str], expected: list[str]) -> str:
         """What went otherwise than the page says; empty: nothing."""
-        ended = subprocess.run(
+        ended = warm.run(
             command,
             cwd=self._folder,
             env=self._env,
@@ -329,9 +332,15 @@ def host(site: str) -> str:
     return site.split("/")[2].split(":")[0]
 
 
-def set_up(folder: Path) -> None:
-    """The project as a person has it, with a `.venv` that make takes for set up."""
-    copy_project(folder, COPIED)
+def set_up(folder: Path, *, changes: bool) -> None:
+    """The project as a person has it, with a `.venv` that make takes for set up.
+
+    A copy where the page changes our packages; else these are links, and commands are forked.
+    """
+    linked = () if changes else PACKAGES
+    copy_project(folder, [name for name in COPIED if name not in linked])
+    for name in linked:
+        (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").mkdir()
     for part in Path(sys.prefix).iterdir():
         if not part.name.startswith("ready"):

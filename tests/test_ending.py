@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from crawler.ending import SIGNALS
+from tests import warm
 from tests.crawling import ROOT
 
 PROCESS = """
@@ -36,7 +37,7 @@ with asyncio.Runner(loop_factory=Loop) as runner:
 
 def ended(number: int, when: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PROCESS, str(int(number)), when]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    return warm.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -21,6 +21,7 @@ from rankers.folder import (
     remove_leftovers,
     write_manifest,
 )
+from tests import warm
 
 # Writes half of a folder, says so, and waits to be killed.
 HALF = """
@@ -114,7 +115,7 @@ def test_an_empty_folder_gives_way(tmp_path: Path) -> None:
 
 
 def half_written(folder: Path) -> subprocess.Popen[str]:
-    started = subprocess.Popen([sys.executable, "-c", HALF, str(folder)], stdout=subprocess.PIPE, text=True)
+    started = warm.popen([sys.executable, "-c", HALF, str(folder)], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     assert started.stdout.readline() == "half\n"
     return started

@@ -15,7 +15,6 @@ import resource
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -40,6 +39,7 @@ from crawler.store.spool import CALL_ENTRIES, Spool
 from crawler.store.stream import results_key
 from crawler.store.tables import checks
 from crawler.store.writing import Counts, Stored, store
+from tests import warm
 from tests.conftest import MakeDatabase
 from tests.crawling import ROOT, Place, Run
 from tests.databases import KINDS
@@ -807,7 +807,7 @@ def test_the_clients_command(
     )
     flags = [*["--several"] * several, *["--acknowledged"] * acknowledged]
     command = [sys.executable, "-m", "crawler.store.packet_client", str(lines), "--run", "m", *flags]
-    ended = subprocess.run(
+    ended = warm.run(
         [*command, "--port", str(ear.port)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (ended.stdout, ended.returncode) == (
@@ -825,7 +825,7 @@ def test_the_clients_command(
 
 def test_a_client_that_reaches_nobody(place: Place) -> None:
     command = [sys.executable, "-m", "crawler.store.packet_client", "-", "--port", "1", "--seconds", "0.2"]
-    ended = subprocess.run(
+    ended = warm.run(
         command,
         cwd=ROOT,
         input="1 2 200 20200101120000\n",

@@ -27,6 +27,7 @@ from crawler.store.tables import ranks as rank_rows
 from crawler.store.writing import Stored, forget, store
 from rankers import Graph, rank
 from rankers.folder import made_whole, read_manifest, write_manifest
+from tests import warm
 from tests.conftest import MakeDatabase, OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
@@ -216,7 +217,7 @@ def test_a_coordinator_writes_on_and_a_kill_changes_nothing(kind: str, make_data
     migrate(engine)
     given = ranked(seed=1)
     replace(engine, given)
-    process = subprocess.Popen(
+    process = warm.popen(
         [sys.executable, "-c", WRITER, url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

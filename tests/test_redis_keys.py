@@ -20,6 +20,7 @@ import pytest
 import redis
 
 from crawler.store.server import socket_path
+from tests import warm
 from tests.crawling import ROOT, SCRAPY, Place
 from tests.farm import Farm
 from tests.servers import eventually
@@ -244,7 +245,7 @@ class Crawl:
     def queue_cli(self, given: str) -> subprocess.CompletedProcess[str]:
         """Lines given to `scrapy queue cli`."""
         env: dict[str, Any] = self._place.environment()
-        return subprocess.run(
+        return warm.run(
             [str(SCRAPY), "queue", "cli"],
             input=given,
             env=env,

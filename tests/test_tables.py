@@ -53,6 +53,7 @@ from crawler.store.reading import summary
 from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites, visits
 from crawler.store.upserts import Upsert
 from crawler.store.writing import Counts, Letter, Stored, bury, clean, entry_number, store
+from tests import warm
 from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS, POSTGRES
 from tests.servers import free_port
@@ -382,7 +383,7 @@ def test_processes_that_start_at_once_do_not_collide(kind: str, make_database: M
     url = make_database(kind)
     command = [sys.executable, "-c", MIGRATE, url]
     started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+        warm.popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, text=True)
         for _ in range(3)
     ]
     try:

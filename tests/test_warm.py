@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def seen(run: Run, of: str) -> list[str]:
 @both
 def test_what_others_see_of_it(place: Place, fresh: bool) -> None:
     run = place.start("dashboard", fresh=fresh, env={"OF_ITS_OWN": "1 2"}, DASHBOARD_PORT=0)
-    assert isinstance(run.process, subprocess.Popen) is fresh
+    assert warm.is_forked(run.process) is not fresh
     eventually(lambda: "http://" in run.out, "it serves")
     wanted = place.environment({"OF_ITS_OWN": "1 2"})
     assert dict(word.split("=", 1) for word in seen(run, "environ")) == wanted
@@ -63,10 +62,10 @@ def test_how_it_ends(
 
 def test_what_python_reads_at_its_start_is_read(place: Place) -> None:
     run = place.start("version", env={"PYTHONVERBOSE": "1"}).wait()
-    assert isinstance(run.process, subprocess.Popen)
+    assert not warm.is_forked(run.process)
     assert "import 'scrapy'" in run.err
 
 
 def test_a_long_environment_starts_as_usual(place: Place) -> None:
     run = place.start("version", env={"LONG": "x" * warm.ROOM}).wait()
-    assert (run.code, isinstance(run.process, subprocess.Popen)) == (0, True)
+    assert (run.code, warm.is_forked(run.process)) == (0, False)

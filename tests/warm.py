@@ -1,14 +1,17 @@
 """Commands without an interpreter's start: a warm process forks one for each.
 
 A start of `scrapy` takes half a second of processor time, nearly all of it for imports; a fork takes some milliseconds,
-and the tests start some two thousand commands. What is forked is a process of its own in all that others can see of it:
-id, signals, exit code, working folder, output, and the command line and environment that /proc shows. It has imported
-what commands import, and nothing that depends on the environment: no settings, no reactor.
+and the tests start some two thousand commands, each of which starts a coordinator and a planner in turn. What is forked
+is in all that others can see of it the process that would have been started: child of the one that asked for it, id,
+signals, exit code, working folder, files, and the command line and environment that /proc shows. It has imported what
+commands import, and nothing that depends on the environment: no settings, no reactor.
 
-Only tests fork (conftest says so): what is measured by a benchmark starts as usual. So does a command whose memory is
-looked at, as a fork shares that of the warm process; one whose environment changes how Python itself starts; and any on
-other systems than Linux.
-`python -m tests.warm FD` is the warm process, one for each process that asks; it ends when that does.
+Each process that may fork has a warm child, from which its own children are split off as its brothers. That child is
+made before the process becomes a command, so it stays as it was; it ends when the process does.
+
+Only tests fork (conftest says so), and only where they say `popen`: what is measured by a benchmark starts as usual. So
+does a command whose memory or start is looked at, one whose environment changes how Python itself starts or where our
+packages come from, and any on other systems than Linux.
 """
 
 from __future__ import annotations
@@ -20,73 +23,273 @@ import importlib
 import json
 import os
 import pkgutil
+import platform
 import random
-import select
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import cache
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 # What commands import of ours; the rest is for single ones, and large.
 PACKAGES = ("agent", "pipelines", "spiders", "commands", "sites", "store", "views", "reports")
+# Modules that Python imports whenever it starts.
+AT_START = ("sitecustomize", "usercustomize")
 # Room for the command line and the environment that others see of a forked process.
 ROOM = 60_000
-# Beginning of the names in an environment that Python reads when it starts.
-OF_PYTHON = "PYTHON"
+# The system call that makes a process, by machine.
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+CLONE_PARENT = 0x8000
 LENGTH_BYTES = 8
+# Signals that a terminal or a test sends to a whole group of processes; the warm one of them works on.
+TO_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Process(Protocol):
-    """What is used here of subprocess.Popen."""
+class _Wanted(NamedTuple):
+    """What a forked process is to be."""
 
-    pid: int
-    returncode: int | None
+    command: list[str]
+    env: dict[str, str]
+    cwd: str
+    new_session: bool
+    group: int  # -1: that of the process that asks
+    first: _Call | None  # what it does first
 
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def send_signal(self, sig: int) -> None: ...
-    def kill(self) -> None: ...
+
+class _Call(NamedTuple):
+    """A function of a module, and what it is called with."""
+
+    module: str
+    name: str
+    arguments: list[Any]
 
 
-class _Use:
-    """Whether commands are forked in this process."""
+class _State:
+    """Of this process."""
 
-    on = False
+    warm: _Warm | None = None
+    is_command = False  # it was forked itself; it forks what it starts of ours
+    fork_exec: Callable[..., int] | None = None  # what subprocess calls without us
+    asked = threading.local()
+    forked: ClassVar[set[int]] = set()
 
 
 def use() -> None:
-    """Fork commands from now on."""
-    _Use.on = sys.platform == "linux"
+    """From now on what `popen` starts is forked where it may be."""
+    if CLONE is None or _State.fork_exec is not None:
+        return
+    _State.fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
+    subprocess._fork_exec = _fork_exec  # type: ignore[attr-defined]
+    subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]
 
 
-def start(
-    command: list[str], env: Mapping[str, str], cwd: Path, out: Path, err: Path, *, fresh: bool
-) -> Process:
-    """A process of this command, which writes to these files; forked unless it must be `fresh`."""
-    if _Use.on and not fresh and _may_be_forked(command, env):
-        return Forked(command, env, cwd, out, err)
-    with out.open("wb") as to_out, err.open("wb") as to_err:
-        return subprocess.Popen(
-            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err
-        )
+def popen(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """A subprocess.Popen, of a forked process where that makes no difference."""
+    with _asked():
+        return subprocess.Popen(command, **options)
 
 
-def _may_be_forked(command: list[str], env: Mapping[str, str]) -> bool:
-    if Path(command[0]).name != "scrapy":
-        return False
-    own, wanted = (
-        {name: value for name, value in names.items() if name.startswith(OF_PYTHON)}
-        for names in (os.environ, env)
+def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """The same for subprocess.run."""
+    with _asked():
+        return subprocess.run(command, **options)
+
+
+def is_forked(process: subprocess.Popen[Any]) -> bool:
+    """Whether it was."""
+    return process.pid in _State.forked
+
+
+@contextmanager
+def _asked() -> Iterator[None]:
+    _State.asked.yes = True
+    try:
+        yield
+    finally:
+        _State.asked.yes = False
+
+
+# What a shell calls in place of `scrapy`: it hands on its files and waits for the end of the process that is forked.
+SHIM = """#!{python} -IS
+import json, os, signal, socket, sys
+line = socket.socket(socket.AF_UNIX)
+line.connect({address!r})
+message = json.dumps(([{scrapy!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ))).encode()
+socket.send_fds(line, [len(message).to_bytes({length}, "big")], [0, 1, 2])
+line.sendall(message)
+number = lambda: int.from_bytes(line.recv({length}, socket.MSG_WAITALL), "big", signed=True)
+pid = number()
+for one in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+    signal.signal(one, lambda received, _: os.kill(pid, received))
+code = number()
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@contextmanager
+def shim() -> Iterator[Path]:
+    """A folder for PATH with a `scrapy` that is forked too, for shells and their scripts."""
+    with tempfile.TemporaryDirectory(prefix="lt-shim-") as name, socket.socket(socket.AF_UNIX) as door:
+        folder = Path(name)
+        address = str(folder / "door")
+        door.bind(address)
+        door.listen()
+        scrapy = Path(sys.executable).with_name("scrapy")
+        text = SHIM.format(python=sys.executable, address=address, scrapy=str(scrapy), length=LENGTH_BYTES)
+        (folder / "scrapy").write_text(text)
+        (folder / "scrapy").chmod(0o755)
+        threading.Thread(target=_open_door, args=(door,), daemon=True).start()
+        yield folder
+        with suppress(OSError):  # macOS: it is not connected
+            door.shutdown(socket.SHUT_RDWR)
+
+
+def _open_door(door: socket.socket) -> None:
+    while True:
+        try:
+            caller, _ = door.accept()
+        except OSError:  # closed
+            return
+        threading.Thread(target=_answer, args=(caller,), daemon=True).start()
+
+
+def _answer(caller: socket.socket) -> None:
+    """Start what the shim was called for, and tell its id and its exit code."""
+    with caller:
+        head, files, _, _ = socket.recv_fds(caller, LENGTH_BYTES, 3)
+        command, cwd, env = json.loads(_received(caller, int.from_bytes(head, "big")))
+        process = popen(command, env=env, cwd=cwd, stdin=files[0], stdout=files[1], stderr=files[2])
+        for file in files:
+            os.close(file)
+        for number in (lambda: process.pid, process.wait):
+            with suppress(BrokenPipeError):  # the shim was killed
+                caller.sendall(number().to_bytes(LENGTH_BYTES, "big", signed=True))
+
+
+# --- The side of the process that asks --------------------------------------------------------------------
+
+
+def _fork_exec(
+    args: list[bytes],
+    programs: list[bytes],
+    close_fds: bool,
+    kept: tuple[int, ...],
+    cwd: bytes | None,
+    env: list[bytes] | None,
+    stdin: int,
+    _stdin_end: int,
+    _stdout_end: int,
+    stdout: int,
+    _stderr_end: int,
+    stderr: int,
+    _errors_end: int,
+    errors: int,
+    signals: bool,
+    new_session: bool,
+    group: int,
+    gid: object,
+    gids: object,
+    uid: object,
+    umask: int,
+    first: Callable[[], object] | None,
+    *rest: Any,
+) -> int:
+    """In place of the function of this name that subprocess calls."""
+    assert _State.fork_exec is not None
+    command = [os.fsdecode(word) for word in args]
+    asked = getattr(_State.asked, "yes", False) or (_State.is_command and _is_ours(command))
+    # Other files and other users: nobody here asks for these.
+    plain = close_fds and set(kept) == {errors} and (gid, gids, uid, umask) == (None, None, None, -1)
+    wanted = None
+    if asked and plain:
+        variables = dict(os.environ) if env is None else _variables(env)
+        folder = os.fsdecode(cwd or Path.cwd())
+        wanted = _Wanted(command, variables, folder, new_session, group, _call_of(first))
+    if not wanted or (first and not wanted.first) or not _may_be_forked(wanted):
+        return _State.fork_exec(
+            args, programs, close_fds, kept, cwd, env, stdin, _stdin_end, _stdout_end, stdout, _stderr_end,
+            stderr, _errors_end, errors, signals, new_session, group, gid, gids, uid, umask, first, *rest,
+        )  # fmt: skip
+    files = [given if given != -1 else number for number, given in enumerate((stdin, stdout, stderr))]
+    if _State.warm is None:
+        _State.warm = _begin()
+    pid = _State.warm.fork(wanted, files)
+    _State.forked.add(pid)
+    return pid
+
+
+def _call_of(first: Callable[[], object] | None) -> _Call | None:
+    """A function of a module with its arguments; None: it is of no module, or there is none."""
+    if not isinstance(first, partial) or first.keywords:
+        return None
+    return _Call(first.func.__module__, first.func.__name__, list(first.args))
+
+
+def _variables(env: list[bytes]) -> dict[str, str]:
+    pairs = (os.fsdecode(word).partition("=") for word in env)
+    return {name: value for name, _, value in pairs}
+
+
+def _may_be_forked(wanted: _Wanted) -> bool:
+    """Whether the process would be what the warm one has imported, and has room for how it looks."""
+    own, its = (
+        {name: value for name, value in names.items() if name.startswith("PYTHON") and name != "PYTHONPATH"}
+        for names in (os.environ, wanted.env)
     )
-    return own == wanted and max(len(_joined(command)), len(_joined(_assigned(env)))) <= ROOM
+    sizes = len(_joined(wanted.command)), len(_joined(_assigned(wanted.env)))
+    return (
+        own == its
+        and max(sizes) <= ROOM
+        and _program_of(wanted.command) is not None
+        and not any(_would_differ(folder) for folder in _path_of(wanted))
+        and Path(wanted.cwd).is_dir()
+    )
+
+
+def _program_of(command: list[str]) -> tuple[str, str, list[str]] | None:
+    """`scrapy`, or a module or script that Python is to run, and its arguments; None: it is none of these."""
+    name = Path(command[0]).name
+    if name == "scrapy":
+        return "scrapy", "", command[1:]
+    if command[0] != sys.executable or len(command) < 2:
+        return None
+    if command[1] in ("-m", "-c"):
+        return command[1], command[2], command[3:]
+    return None if command[1].startswith("-") else ("script", command[1], command[2:])
+
+
+def _is_command(command: list[str]) -> bool:
+    return Path(command[0]).name == "scrapy" or _is_ours(command)
+
+
+def _would_differ(folder: Path) -> bool:
+    """Whether a module of this folder comes in the place of one that the warm process may have imported."""
+    names = {path.name.partition(".")[0] for path in folder.iterdir()} if folder.is_dir() else set()
+    return any(name in AT_START or (name.isidentifier() and find_spec(name)) for name in names)
+
+
+def _is_ours(command: list[str]) -> bool:
+    return command[1:2] == ["-m"] and command[2].startswith("crawler.")
+
+
+def _path_of(wanted: _Wanted) -> list[Path]:
+    """The folders of PYTHONPATH other than the project's own."""
+    folders = [Path(wanted.cwd, word) for word in wanted.env.get("PYTHONPATH", "").split(os.pathsep) if word]
+    return [folder for folder in folders if folder.resolve() != ROOT]
 
 
 def _joined(words: list[str]) -> bytes:
@@ -97,108 +300,52 @@ def _assigned(env: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in env.items()]
 
 
-# --- The caller's side ------------------------------------------------------------------------------------
+class _Warm:
+    """The warm child of this process, seen from here."""
 
-
-class Forked:
-    """A command's process, as subprocess.Popen would have it."""
-
-    def __init__(self, command: list[str], env: Mapping[str, str], cwd: Path, out: Path, err: Path) -> None:
-        self.returncode: int | None = None
-        for file in (out, err):
-            file.write_bytes(b"")
-        reading, writing = os.pipe()
-        self._told = os.fdopen(reading, "rb", buffering=0)
-        wanted = {"command": command, "env": dict(env), "cwd": str(cwd), "out": str(out), "err": str(err)}
-        try:
-            _warm_process().ask(wanted, writing)
-        finally:
-            os.close(writing)
-        self.pid = self._next_number()
-
-    def poll(self) -> int | None:
-        """The exit code, minus the signal's number where that ended it; None: it runs."""
-        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
-            self._end()
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The same, once it has ended; subprocess.TimeoutExpired where that takes longer."""
-        if self.returncode is None:
-            if not select.select([self._told], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            self._end()
-        assert self.returncode is not None
-        return self.returncode
-
-    def send_signal(self, sig: int) -> None:
-        """Nothing where it has ended."""
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, sig)
-
-    def kill(self) -> None:
-        """As a power switch would."""
-        self.send_signal(signal.SIGKILL)
-
-    def _end(self) -> None:
-        self.returncode = self._next_number()
-        self._told.close()
-
-    def _next_number(self) -> int:
-        told = self._told.read(LENGTH_BYTES)
-        assert told, "the warm process has ended"
-        return int.from_bytes(told, "big", signed=True)
-
-
-class _WarmProcess:
-    """The caller's end of it."""
-
-    def __init__(self) -> None:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
         self._lock = threading.Lock()
-        self._socket, there = socket.socketpair()
-        with there:
-            self._process = subprocess.Popen(
-                # A long argument and a long value: room for those of the processes that are forked.
-                [sys.executable, "-m", "tests.warm", str(there.fileno()), "x" * ROOM],
-                # NumPy's library would start threads, which do not survive a fork.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "WARM_ROOM": "x" * ROOM},
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[there.fileno()],
-            )
 
-    def ask(self, wanted: dict[str, Any], answers: int) -> None:
-        """Fork a process; its id and its exit code are written to this file."""
+    def fork(self, wanted: _Wanted, files: list[int]) -> int:
+        """The id of a new child of this process, with these as its first three files."""
         message = json.dumps(wanted).encode()
         with self._lock:
-            socket.send_fds(self._socket, [len(message).to_bytes(LENGTH_BYTES, "big")], [answers])
-            self._socket.sendall(message)
+            socket.send_fds(self._line, [len(message).to_bytes(LENGTH_BYTES, "big")], files)
+            self._line.sendall(message)
+            told = self._line.recv(LENGTH_BYTES, socket.MSG_WAITALL)
+        assert told, "the warm process has ended"
+        return int.from_bytes(told, "big")
 
-    def end(self) -> None:
-        """What it has forked goes on."""
-        self._socket.close()
-        self._process.wait()
+    def close(self) -> None:
+        """It ends."""
+        self._line.close()
 
 
-@cache
-def _warm_process() -> _WarmProcess:
-    made = _WarmProcess()
-    atexit.register(made.end)
-    return made
+def _begin() -> _Warm:
+    """The first warm process, which has to import all that the others have from it."""
+    line, its = socket.socketpair()
+    with its, Path(os.devnull).open("rb") as nothing:
+        process = subprocess.Popen(
+            # A long argument and a long value: room for those of the processes that are forked.
+            [sys.executable, "-m", "tests.warm", str(its.fileno()), "x" * ROOM],
+            # NumPy's library would start threads, which do not survive a fork.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "WARM_ROOM": "x" * ROOM},
+            cwd=ROOT,
+            stdin=nothing,
+            pass_fds=[its.fileno()],
+        )
+    warm = _Warm(line)
+
+    def end() -> None:
+        warm.close()
+        process.wait()
+
+    atexit.register(end)
+    return warm
 
 
 # --- The warm process -------------------------------------------------------------------------------------
-
-
-class _Wanted(NamedTuple):
-    """What a forked process is to be."""
-
-    command: list[str]
-    env: dict[str, str]
-    cwd: str
-    out: str
-    err: str
 
 
 def _import_all() -> None:
@@ -210,77 +357,87 @@ def _import_all() -> None:
                 importlib.import_module(found.name)
 
 
-def _serve(caller: socket.socket) -> _Wanted | None:
-    """Fork until the caller has ended (None); comes back in each forked process too, with what that is to be."""
-    answers: dict[int, int] = {}  # of each process that runs, the file for its exit code
-    woken, waking = os.pipe()
-    os.set_blocking(waking, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waking)
+class _Task(NamedTuple):
+    """A forked process, which is to become this."""
+
+    wanted: _Wanted
+    warm: _Warm
+
+
+def _serve(line: socket.socket) -> _Task | None:
+    """Fork until the process that asks has ended (None); comes back in each forked process too, with its task."""
+    actions = {number: signal.signal(number, signal.SIG_IGN) for number in TO_GROUPS}
     while True:
-        ready, _, _ = select.select([caller, woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-            _tell_codes(answers)
-        if caller not in ready:
-            continue
-        head, files, _, _ = socket.recv_fds(caller, LENGTH_BYTES, 1)
+        head, files, _, _ = socket.recv_fds(line, LENGTH_BYTES, 3)
         if not head:
             return None
-        wanted = _Wanted(**json.loads(_read(caller, int.from_bytes(head, "big"))))
-        pid = os.fork()
-        if not pid:
-            for file in (woken, waking, caller.detach(), *files, *answers.values()):
-                os.close(file)
-            return wanted
-        answers[pid] = files[0]
-        _tell(files[0], pid)
+        wanted = _Wanted(*json.loads(_received(line, int.from_bytes(head, "big"))))
+        if not _split_off():
+            own, its = socket.socketpair()
+            if os.fork():
+                its.close()
+                for number, action in actions.items():
+                    signal.signal(number, action)
+                _take_place(wanted, files)
+                line.sendall(os.getpid().to_bytes(LENGTH_BYTES, "big"))
+                line.close()
+                return _Task(wanted, _Warm(own))
+            # Here goes on the warm child of the process that was split off.
+            line.close()
+            own.close()
+            line = its
+        for file in files:
+            os.close(file)
 
 
-def _read(caller: socket.socket, size: int) -> bytes:
-    with caller.makefile("rb", buffering=0) as file:
-        parts, missing = [], size
-        while missing:
-            parts.append(file.read(missing))
-            missing -= len(parts[-1])
-        return b"".join(parts)
+def _received(line: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = line.recv(size - len(parts))
+        assert part, "the process that asked ended in the middle of it"
+        parts += part
+    return bytes(parts)
 
 
-def _tell(answers: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # nobody wants to know any more
-        os.write(answers, number.to_bytes(LENGTH_BYTES, "big", signed=True))
-
-
-def _tell_codes(answers: dict[int, int]) -> None:
-    """What has ended, to whom it belongs."""
-    while answers:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        file = answers.pop(pid)
-        _tell(file, os.waitstatus_to_exitcode(status))
-        os.close(file)
+def _split_off() -> int:
+    """os.fork, but the new process is a child of this one's parent."""
+    python, system = ctypes.pythonapi, ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid = system.syscall(CLONE, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid:
+        python.PyOS_AfterFork_Parent()
+    else:
+        python.PyOS_AfterFork_Child()
+    assert pid >= 0, "no process could be made"
+    return int(pid)
 
 
 # --- The forked process -----------------------------------------------------------------------------------
 
 
+def _take_place(wanted: _Wanted, files: list[int]) -> None:
+    """Its files, its group, and what has to be called first."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    for file in files:
+        os.close(file)
+    if wanted.new_session:
+        os.setsid()
+    if wanted.group >= 0:
+        os.setpgid(0, wanted.group)
+    if wanted.first is not None:
+        first = _Call(*wanted.first)
+        getattr(importlib.import_module(first.module), first.name)(*first.arguments)
+
+
 def _become(wanted: _Wanted) -> None:
     """As if it had been started like this."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.chdir(wanted.cwd)
-    for file, number in ((wanted.out, 1), (wanted.err, 2)):
-        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(opened, number)
-        os.close(opened)
     os.environ.clear()
     os.environ.update(wanted.env)
     _show(wanted)
     time.tzset()
     random.seed()
-    sys.argv = wanted.command[:]
-    sys.path[0] = str(Path(wanted.command[0]).parent)
 
 
 def _show(wanted: _Wanted) -> None:
@@ -294,6 +451,30 @@ def _show(wanted: _Wanted) -> None:
     ):
         shown = _joined(words)
         ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+def _run(wanted: _Wanted) -> None:
+    """What the interpreter would do."""
+    program = _program_of(wanted.command)
+    assert program is not None
+    kind, what, arguments = program
+    sys.path[1:1] = [str(folder) for folder in _path_of(wanted)]
+    if kind == "scrapy":
+        from scrapy.cmdline import execute
+
+        sys.argv, sys.path[0] = wanted.command[:], str(Path(wanted.command[0]).parent)
+        execute()
+    elif kind == "-m":
+        sys.argv, sys.path[0] = [what, *arguments], wanted.cwd
+        sys.modules.pop(what, None)
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments], ""
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(what, "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv, sys.path[0] = [what, *arguments], str(Path(wanted.cwd, what).parent)
+        runpy.run_path(what, run_name="__main__")
 
 
 class _End:
@@ -318,24 +499,28 @@ class _End:
 
     def _leave(self) -> None:
         if self._code is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with suppress(OSError):  # whoever read it has ended
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(self._code)
 
 
 def main() -> None:
-    """Fork until the caller ends; a forked process runs its command."""
+    """Fork until the process that asks ends; a forked process becomes its command."""
     end = _End()
     _import_all()
     # All of it lives as long as the process, and is shared with what is forked.
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as caller:
-        wanted = _serve(caller)
-    if wanted is not None:
-        from scrapy.cmdline import execute
-
-        _become(wanted)
-        end.run(execute)
+    task = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if task is None:
+        end.run(lambda: None)
+    _State.warm, _State.is_command = task.warm, True
+    use()
+    _become(task.wanted)
+    if _is_command(task.wanted.command):
+        end.run(lambda: _run(task.wanted))
+    # What is said of a stranger's objects as they go belongs to what a script says.
+    _run(task.wanted)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from tests import warm
+
 from . import truth
 from .plan import KINDS, NAMES, Plan, to_arguments
 from .server import seeds
@@ -202,7 +204,7 @@ class Farm:
         own = [f"--port={self._asked_port}", f"--parent={os.getpid()}"]
         command = [sys.executable, "-m", "tests.farm", *to_arguments(self.plan), *own, *files]
         with (self._folder / "stderr").open("wb") as stderr:
-            return subprocess.Popen(
+            return warm.popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr
             )
 
