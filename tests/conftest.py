@@ -7,7 +7,7 @@ import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from sqlalchemy import Engine
@@ -22,7 +22,8 @@ from tests.servers import RunningServer, start_valkey
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Taken out of the environment, where every other LOWTIDE_ name is a setting of the crawl.
+# Taken out of the environment, where every other LOWTIDE_ name is a setting of the crawl; processes of xdist, which
+# inherit what is left of that, are told by `pytest_configure_node`.
 REQUIRED = os.environ.pop("LOWTIDE_TESTS_REQUIRE", "") == "1" or os.environ.get("CI", "").lower() == "true"
 
 warm.use()
@@ -48,6 +49,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """What a process of xdist has to know."""
+    node.workerinput["required"] = REQUIRED
+
+
+def is_required(config: pytest.Config) -> bool:
+    """Whether a service that is not there fails the tests that need it."""
+    return REQUIRED or bool(getattr(config, "workerinput", {}).get("required", False))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -55,7 +67,7 @@ def pytest_runtest_makereport(
     """Fails a test that was skipped for want of a service, where all services are required."""
     report = yield
     marker = item.get_closest_marker("needs")
-    if REQUIRED and marker and report.skipped and not hasattr(report, "wasxfail"):
+    if is_required(item.config) and marker and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"needs {', '.join(marker.args)}, and may not be skipped here: {reason}"

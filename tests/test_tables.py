@@ -1019,15 +1019,26 @@ def test_other():
 """
 
 
+@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "xdist"])
 @pytest.mark.parametrize(("name", "value"), [("LOWTIDE_TESTS_REQUIRE", "1"), ("CI", "true"), ("", "")])
-def test_required_service_may_not_be_skipped(name: str, value: str, tmp_path: Path) -> None:
+def test_required_service_may_not_be_skipped(name: str, value: str, more: list[str], tmp_path: Path) -> None:
     (tmp_path / "test_skipping.py").write_text(SKIPPING)
     environment = {
         key: text for key, text in os.environ.items() if key not in ("CI", "LOWTIDE_TESTS_REQUIRE")
     }
     if name:
         environment[name] = value
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", "pyproject.toml", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.conftest",
+        "-c",
+        "pyproject.toml",
+        *more,
+        str(tmp_path),
+    ]
     ended = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )

@@ -48,6 +48,10 @@ PACKAGES = ("agent", "pipelines", "spiders", "commands", "sites", "store", "view
 AT_START = ("sitecustomize", "usercustomize")
 # Room for the command line and the environment that others see of a forked process.
 ROOM = 60_000
+# Commands of ours that start processes of ours.
+STARTING = ("crawl", "runspider", "coordinate")
+# Modules that take the compiler to pieces at an exit: a tenth of a second for each process, used or not.
+COMPILER = ("llvmlite.binding.common", "numba.core.utils")
 # The system call that makes a process, by machine.
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 CLONE_PARENT = 0x8000
@@ -276,6 +280,16 @@ def _is_command(command: list[str]) -> bool:
     return Path(command[0]).name == "scrapy" or _is_ours(command)
 
 
+def _starts_others(command: list[str]) -> bool:
+    """Whether it has use for a warm child; a fork costs as much as many a command."""
+    program = _program_of(command)
+    assert program is not None
+    kind, what, arguments = program
+    if kind == "scrapy" or what == "crawler.start":
+        return arguments[:1] != [] and arguments[0] in STARTING
+    return not _is_ours(command)
+
+
 def _would_differ(folder: Path) -> bool:
     """Whether a module of this folder comes in the place of one that the warm process may have imported."""
     names = {path.name.partition(".")[0] for path in folder.iterdir()} if folder.is_dir() else set()
@@ -355,13 +369,15 @@ def _import_all() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if ".migrations" not in found.name:
                 importlib.import_module(found.name)
+    for module in COMPILER:
+        atexit.unregister(getattr(sys.modules.get(module), "_at_shutdown", None))
 
 
 class _Task(NamedTuple):
     """A forked process, which is to become this."""
 
     wanted: _Wanted
-    warm: _Warm
+    line: socket.socket  # to its warm child, if it has one
 
 
 def _serve(line: socket.socket) -> _Task | None:
@@ -374,14 +390,14 @@ def _serve(line: socket.socket) -> _Task | None:
         wanted = _Wanted(*json.loads(_received(line, int.from_bytes(head, "big"))))
         if not _split_off():
             own, its = socket.socketpair()
-            if os.fork():
+            if not _starts_others(wanted.command) or os.fork():
                 its.close()
                 for number, action in actions.items():
                     signal.signal(number, action)
                 _take_place(wanted, files)
                 line.sendall(os.getpid().to_bytes(LENGTH_BYTES, "big"))
                 line.close()
-                return _Task(wanted, _Warm(own))
+                return _Task(wanted, own)
             # Here goes on the warm child of the process that was split off.
             line.close()
             own.close()
@@ -513,9 +529,10 @@ def main() -> None:
     gc.freeze()
     task = _serve(socket.socket(fileno=int(sys.argv[1])))
     if task is None:
-        end.run(lambda: None)
-    _State.warm, _State.is_command = task.warm, True
-    use()
+        os._exit(0)  # it has nothing to tidy up, and what is imported has
+    if _starts_others(task.wanted.command):
+        _State.warm, _State.is_command = _Warm(task.line), True
+        use()
     _become(task.wanted)
     if _is_command(task.wanted.command):
         end.run(lambda: _run(task.wanted))
