@@ -37,21 +37,25 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-# What commands import of ours; the rest is for single ones, and large.
+# What commands import of ours, but for what few of them need that is large: the compiler, a web server.
 PACKAGES = ("agent", "pipelines", "spiders", "commands", "sites", "store", "views", "reports")
+LARGE = (
+    "crawler.store.beliefs",
+    "crawler.store.freshness",
+    "crawler.store.revisits",
+    "crawler.views.dashboard",
+)
 # Modules that Python imports whenever it starts.
 AT_START = ("sitecustomize", "usercustomize")
 # Room for the command line and the environment that others see of a forked process.
 ROOM = 60_000
 # Commands of ours that start processes of ours.
 STARTING = ("crawl", "runspider", "coordinate")
-# Modules that take the compiler to pieces at an exit: a tenth of a second for each process, used or not.
-COMPILER = ("llvmlite.binding.common", "numba.core.utils")
 # The system call that makes a process, by machine.
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 CLONE_PARENT = 0x8000
@@ -259,7 +263,7 @@ def _may_be_forked(wanted: _Wanted) -> bool:
         own == its
         and max(sizes) <= ROOM
         and _program_of(wanted.command) is not None
-        and not any(_would_differ(folder) for folder in _path_of(wanted))
+        and not _would_differ(_path_of(wanted))
         and Path(wanted.cwd).is_dir()
     )
 
@@ -290,10 +294,15 @@ def _starts_others(command: list[str]) -> bool:
     return not _is_ours(command)
 
 
-def _would_differ(folder: Path) -> bool:
-    """Whether a module of this folder comes in the place of one that the warm process may have imported."""
-    names = {path.name.partition(".")[0] for path in folder.iterdir()} if folder.is_dir() else set()
-    return any(name in AT_START or (name.isidentifier() and find_spec(name)) for name in names)
+def _would_differ(folders: list[Path]) -> bool:
+    """Whether a module of these folders comes in the place of one that the warm process may have imported."""
+    others = [folder for folder in sys.path if Path(folder) not in folders]
+    names = {
+        path.name.partition(".")[0] for folder in folders if folder.is_dir() for path in folder.iterdir()
+    }
+    return any(
+        name in AT_START or (name.isidentifier() and PathFinder.find_spec(name, others)) for name in names
+    )
 
 
 def _is_ours(command: list[str]) -> bool:
@@ -367,10 +376,8 @@ def _import_all() -> None:
     for name in PACKAGES:
         package = importlib.import_module(f"crawler.{name}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if ".migrations" not in found.name:
+            if ".migrations" not in found.name and found.name not in LARGE:
                 importlib.import_module(found.name)
-    for module in COMPILER:
-        atexit.unregister(getattr(sys.modules.get(module), "_at_shutdown", None))
 
 
 class _Task(NamedTuple):
