@@ -26,7 +26,7 @@ BENCH_PARTS := $(addprefix benchmarks/,changing_web.py contenders.py crawls.py g
 # Installs a lock file beside what is there: a second one brings the first's packages in the same versions.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r
 
-.PHONY: help setup setup-rank setup-all demo crawl test test-tools drills fuzz bench check check-all format lock build docs clean
+.PHONY: help setup setup-rank setup-all demo crawl test test-docs test-tools drills fuzz bench check check-all format lock build docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -62,13 +62,16 @@ crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a 
 	@test -n "$(SEEDS)" || { echo "make crawl: SEEDS is empty; wanted SEEDS=https://… or SEEDS=FILE"; exit 2; }
 	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
 
-test: $(READY_ALL)  ## all tests but the long drills and those of our own tools
-	@$(BIN)/python -m pytest -m "not drill" --ignore=tests/tools -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+test: $(READY_ALL)  ## all tests but those of the next three
+	@$(BIN)/python -m pytest -m "not drill" --ignore=tests/tools --ignore=tests/docs -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+test-docs: $(READY_ALL)  ## do what the pages of the docs say: commands, scripts, a cluster of two machines
+	@$(BIN)/python -m pytest tests/docs -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 test-tools: $(READY_ALL)  ## tests of the benchmarks, the simulators and the test web
 	@$(BIN)/python -m pytest tests/tools -m "not drill" -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
-drills: $(READY_ALL)  ## the long ones: kills, outages, full disks
+drills: $(READY_ALL)  ## the long ones: kills, outages, full disks, Spark
 	@$(BIN)/python -m pytest -m drill --timeout=1800 $(ARGS)
 
 fuzz: $(READY_ALL)  ## broken input for every parser, FUZZ_SECONDS (60) each
@@ -83,7 +86,7 @@ check: $(READY_ALL)  ## format, lint and strict types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-check-all: check test test-tools drills  ## everything; takes more than half an hour
+check-all: check test test-docs test-tools drills  ## everything; takes more than half an hour
 
 format: $(READY_ALL)  ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .

@@ -29,7 +29,7 @@ REQUIRED = os.environ.pop("LOWTIDE_TESTS_REQUIRE", "") == "1" or os.environ.get(
 warm.use()
 
 # Minutes each: begun last, one of them alone would be what everybody waits for.
-LONG_FILES = ("test_docs.py", "test_benchmarks.py")
+LONG_FILES = ("test_examples.py", "test_benchmarks.py")
 
 
 class MakeDatabase(Protocol):

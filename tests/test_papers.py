@@ -171,7 +171,7 @@ def is_attribute(name: str) -> bool:
 def is_test(name: str) -> bool:
     """A file of tests, or one of its functions."""
     file, _, function = name.partition("::")
-    if not re.fullmatch(r"tests/((contracts|tools)/)?test_\w+\.py", file) or not (ROOT / file).is_file():
+    if not re.fullmatch(r"tests/((contracts|docs|tools)/)?test_\w+\.py", file) or not (ROOT / file).is_file():
         return False
     return not function or function in functions_of(file)
 

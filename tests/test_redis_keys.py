@@ -1,7 +1,7 @@
 """The table of keys in docs/operations.md, "Look at Redis", beside the keys of a crawl at work.
 
 Every key that is there stands in the table with its kind, and whatever stands in the last column works in `redis-cli`
-and in `scrapy queue cli`, and shows what the table says. tests/test_docs.py runs that page's examples.
+and in `scrapy queue cli`, and shows what the table says. tests/docs/test_examples.py runs that page's examples.
 """
 
 from __future__ import annotations

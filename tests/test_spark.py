@@ -145,14 +145,14 @@ def by_page(table: pa.Table, key: str, pages: np.ndarray) -> np.ndarray:
 # --- with Spark -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drill
 @pytest.mark.needs("java")
 @pytest.mark.parametrize(
     ("mode", "near"),
     [
         ("seed", 1e-6),
         ("product", 1e-6),
-        # The command below takes some of its rounds.
-        pytest.param("exact", 1e-8, marks=pytest.mark.drill),
+        ("exact", 1e-8),
     ],
 )
 def test_ranks_are_those_of_one_machine(spark: Any, made: Web, mode: str, near: float) -> None:
@@ -170,6 +170,7 @@ def test_ranks_are_those_of_one_machine(spark: Any, made: Web, mode: str, near: 
     assert found.rounds == len(rounds) <= (12 if mode == "exact" else 0)
 
 
+@pytest.mark.drill
 @pytest.mark.needs("java")
 def test_the_command_ranks_what_convert_wrote(
     spark: Any, made: Web, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -192,6 +193,7 @@ def test_the_command_ranks_what_convert_wrote(
     assert (out / "pages.parquet/_SUCCESS").exists()
 
 
+@pytest.mark.drill
 @pytest.mark.needs("java")
 def test_what_cannot_be_ranked_is_told_in_a_line(
     spark: Any, made: Web, tmp_path: Path, capsys: pytest.CaptureFixture[str]

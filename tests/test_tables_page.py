@@ -17,7 +17,7 @@ from crawler.store.tables import metadata
 from crawler.store.writing import Letter, Stored, bury, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
-from tests.test_docs import ROOT, blocks_of
+from tests.examples import ROOT, blocks_of
 
 PAGE = (ROOT / "docs/tables.md").read_text(encoding="utf-8")
 # What a block says of itself in its first line, and the kind of database that it is for.

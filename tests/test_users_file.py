@@ -16,9 +16,9 @@ import redis
 
 from crawler.store.server import server_binary
 from tests.crawling import QUICK, ROOT, Place
+from tests.examples import blocks_of
 from tests.servers import RunningServer, eventually, free_port, machine_redis
 from tests.small_site import SmallSite, links
-from tests.test_docs import blocks_of
 
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 FILES = {block.file: block.text for block in blocks_of(PAGE)}

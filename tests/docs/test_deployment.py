@@ -40,10 +40,10 @@ from sqlalchemy import create_engine, text
 
 from tests.crawling import ROOT, STORED, Place, Run, fetched
 from tests.databases import fresh_database
+from tests.examples import Block, blocks_of, matches, steps_of
 from tests.farm import Farm
 from tests.project_copy import copy_project
 from tests.servers import RunningServer, eventually, free_port, machine_redis
-from tests.test_docs import Block, blocks_of, matches, steps_of
 
 pytestmark = [pytest.mark.needs("postgres", "scrapyd", "curl", "redis-server"), pytest.mark.timeout(180)]
 

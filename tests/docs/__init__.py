@@ -1,0 +1,1 @@
+"""Pages of the docs, done as they say: commands, scripts, machines of a cluster."""
