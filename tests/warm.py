@@ -290,7 +290,8 @@ def _starts_others(command: list[str]) -> bool:
     assert program is not None
     kind, what, arguments = program
     if kind == "scrapy" or what == "crawler.start":
-        return arguments[:1] != [] and arguments[0] in STARTING
+        cluster = any(word.startswith("REDIS_URL=") for word in arguments) and "--agents" not in arguments
+        return arguments[:1] != [] and arguments[0] in STARTING and not (cluster and arguments[0] == "crawl")
     return not _is_ours(command)
 
 
