@@ -49,6 +49,10 @@ def test_an_hour_of_many_pages_takes_little_room() -> None:
 # --- Crawls -----------------------------------------------------------------------------------------------
 
 
+# No hour ends while a crawl runs, which would tell of it in two parts.
+LONG_HOUR = 1_000_000
+
+
 def visits(valkey: RunningServer) -> list[Visit]:
     return [record for record in told(valkey) if isinstance(record, Visit)]
 
@@ -58,12 +62,11 @@ def test_a_lease_tells_what_it_saw(place: Place, valkey: RunningServer) -> None:
     page = links("/a", "/b", "/c", "/file", seconds=0.5)
     busy = at_first(Reply(429, {"Retry-After": "0"}), page)
     routes = {"/": page, "/a": page, "/b": page, "/c": busy, "/file": text("x")}
-    first = int(time.time() // 3600)
     with SmallSite(routes) as site:
-        place.crawl([site.root], REDIS_URL=valkey.url).succeeded()
+        place.crawl([site.root], REDIS_URL=valkey.url, HOUR_SECONDS=LONG_HOUR).succeeded()
     (visit,) = visits(valkey)
     assert visit.site == site.site
-    assert visit.hour in (first, int(time.time() // 3600))
+    assert visit.hour == int(time.time() // LONG_HOUR)
     assert visit.pages == 3
     assert 0.5 <= visit.seconds < 3 * 0.5, "of one page, not of all three"
     assert visit.refused == pytest.approx(1 / 7)
@@ -82,24 +85,27 @@ def test_pause_and_window_are_told_and_small_sites_are_silent(place: Place, valk
     robots = text(f"User-agent: *\nCrawl-delay: 0.25\nVisit-time: {window}\n")
     many = {"/robots.txt": robots, "/": links("/a", "/b", "/c"), "*": links()}
     with SmallSite(many) as one, SmallSite({"/": links("/a"), "*": links()}, "127.0.1.2") as small:
-        place.crawl([one.root, small.root], REDIS_URL=valkey.url).succeeded()
+        place.crawl([one.root, small.root], REDIS_URL=valkey.url, HOUR_SECONDS=LONG_HOUR).succeeded()
     (visit,) = visits(valkey)
     assert (visit.site, visit.pages) == (one.site, 4)
     assert (visit.delay_seconds, visit.hours_open) == (0.25, window)
 
 
 def test_each_hour_is_told_once(place: Place, valkey: RunningServer) -> None:
+    """But for those of few pages, of which a busy machine makes some."""
+    began = time.time()
     with SmallSite({"/": links(*map(str, range(25))), "*": links()}) as site:
         place.crawl([site.root], REDIS_URL=valkey.url, HOUR_SECONDS=1, DOWNLOAD_DELAY=0.1).succeeded()
     found = visits(valkey)
-    assert 2 <= len(found) <= 6
+    assert found
     assert [visit.hour for visit in found] == sorted({visit.hour for visit in found})
     assert all(visit.pages >= LEAST_PAGES for visit in found)
-    assert 20 <= sum(visit.pages for visit in found) <= 26
+    hours = int(time.time()) - int(began) + 1
+    assert 0 <= 26 - sum(visit.pages for visit in found) < LEAST_PAGES * hours
 
 
 def test_a_site_without_an_answer_in_time_is_told_as_refusing(place: Place, valkey: RunningServer) -> None:
-    given = {"HEAD_TIMEOUT_SECONDS": 0.3, "MAX_TRIES": 2}
+    given = {"HEAD_TIMEOUT_SECONDS": 0.3, "MAX_TRIES": 2, "HOUR_SECONDS": LONG_HOUR}
     with SmallSite({"/": Reply(200, {}, "late", 5.0)}) as site:
         place.crawl([site.root], REDIS_URL=valkey.url, **given).succeeded()
     (visit,) = visits(valkey)
