@@ -97,6 +97,7 @@ def check_rolled_over(fleet: Fleet, delay: float) -> None:
     check_distance(fleet.farm.hits(), delay)
 
 
+@pytest.mark.drill
 def test_agents_are_ended_in_turn(place: Place, valkey: RunningServer) -> None:
     with Farm(**SHORT) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.4) as fleet:
         roll_over(fleet, 2)
@@ -113,6 +114,7 @@ def test_many_agents_are_ended_in_turn(place: Place, valkey: RunningServer) -> N
         check_rolled_over(fleet, 0.5)
 
 
+@pytest.mark.drill
 def test_a_newcomer_gets_its_share(place: Place, valkey: RunningServer) -> None:
     """Also from agents that have no slot free and would ask for nothing themselves."""
     with (
@@ -128,6 +130,7 @@ def test_a_newcomer_gets_its_share(place: Place, valkey: RunningServer) -> None:
         assert set(fetched(farm.hits()).values()) == {1}
 
 
+@pytest.mark.drill
 def test_agents_of_different_size_pass_no_sites_to_and_fro(place: Place, valkey: RunningServer) -> None:
     """One has more than its share since the other cannot take more; that is no reason to give any back."""
     with Farm(sites=20, pages=60, links=30, kinds=(), names=()) as farm:
@@ -269,6 +272,7 @@ def check_frozen(fleet: Fleet, delay: float) -> None:
     assert all(n <= 2 for n in fetched(fleet.farm.hits()).values())
 
 
+@pytest.mark.drill
 def test_an_agent_is_frozen_beyond_its_lease(place: Place, valkey: RunningServer, rng: random.Random) -> None:
     with Farm(**SHORT) as farm, Fleet(place, farm, valkey, DOWNLOAD_DELAY=0.4) as fleet:
         fleet.agents_at_work(2)
@@ -287,6 +291,7 @@ def test_agents_are_frozen_beyond_their_leases(
         check_frozen(fleet, 0.5)
 
 
+@pytest.mark.drill
 def test_agents_do_not_agree_on_the_time(place: Place, valkey: RunningServer) -> None:
     with (
         Farm(**{**SHORT, "sites": 8}, down=(6, 7)) as farm,

@@ -96,6 +96,7 @@ def resident(run: Run) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024 if "VmRSS:" in status else 0
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("sites", "pages", "slots", "delay", "names", "limit", "walks"),
     [

@@ -63,6 +63,7 @@ def seconds_of_the_others(place: Place, valkey: RunningServer, given: dict[str, 
         return times[-1] - times[0]
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("sites", "pages", "delay", "tolerance"),
     [(10, 8, 0.25, 0.25), pytest.param(50, 60, 0.5, 0.05, marks=pytest.mark.drill)],

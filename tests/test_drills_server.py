@@ -81,6 +81,7 @@ def go_through(fleet: Fleet, folder: Path, seconds: float, **given: object) -> N
     assert {url: n for url, n in fetched(fleet.farm.hits()).items() if n > 1} == {}
 
 
+@pytest.mark.drill
 def test_the_server_is_away_for_three_leases(place: Place, valkey: RunningServer, tmp_path: Path) -> None:
     with (
         Farm(**SHORT) as farm,

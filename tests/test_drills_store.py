@@ -47,6 +47,11 @@ FSYNC = {"sqlite": "everysec", "postgres": "always", "mariadb": "everysec"}
 # A reply is given up after a second: so commands are lost whose effect was not.
 IMPATIENT = {"REDIS_PARAMS": {"socket_timeout": 1}}
 every_kind = pytest.mark.parametrize("kind", KINDS)
+# The others in `make drills`.
+ONE_NOW = [
+    KINDS[0],
+    *(pytest.param(*kind.values, marks=[*kind.marks, pytest.mark.drill]) for kind in KINDS[1:]),
+]
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def check_archive(fleet: Fleet) -> None:
     fleet.place.run("extract", "--check", DATABASE_URL=fleet.database).succeeded()
 
 
-@every_kind
+@pytest.mark.parametrize("kind", ONE_NOW)
 def test_everybody_is_killed(
     kind: str, place: Place, make_database: MakeDatabase, rng: random.Random
 ) -> None:
@@ -230,6 +235,7 @@ def begin(stack: ExitStack, folder: Path, database: str, plan: dict[str, Any], *
     return Crawl(fleet, tables)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -302,14 +308,8 @@ def check_rebuilt(fleet: Fleet, sites: int) -> None:
     assert fleet.rows("select * from dead_letters") == []
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("postgres", marks=pytest.mark.needs("postgres")),
-        pytest.param("sqlite", marks=pytest.mark.drill),
-        pytest.param("mariadb", marks=[pytest.mark.drill, pytest.mark.needs("mariadb")]),
-    ],
-)
+@pytest.mark.drill
+@every_kind
 def test_the_server_is_lost_with_its_data(kind: str, place: Place, make_database: MakeDatabase) -> None:
     database = make_database(kind)
     with (

@@ -215,6 +215,7 @@ def test_no_server_is_left_of_a_killed_process_group(place: Place, farm: Farm) -
 # --- The database is away ---------------------------------------------------------------------------------
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(120)
 def test_who_is_told_to_end_does_not_wait_for_ever(place: Place, farm: Farm) -> None:
     run = place.start_crawl(farm.seeds[:1])

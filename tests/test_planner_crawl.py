@@ -14,6 +14,7 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
+import pytest
 import redis
 
 from crawler import records
@@ -95,6 +96,7 @@ def test_who_gave_way_on_one_agent_is_finished_by_another(place: Place) -> None:
         assert set(fetched(farm.hits()).values()) == {1}
 
 
+@pytest.mark.drill
 def test_a_planner_that_is_killed_as_the_hour_changes_has_a_successor(place: Place) -> None:
     with farm_of(90) as farm:
         know(place, farm)

@@ -75,6 +75,7 @@ def test_the_same_pages_are_chosen_with_and_without_a_compiler() -> None:
     assert any(one["chosen"][-1] for one in compiled["lives"].values())
 
 
+@pytest.mark.drill
 def test_every_mode_keeps_its_promises_without_a_compiler() -> None:
     script = WITHOUT_NUMBA + (
         "import pytest; sys.exit(pytest.main(['-p', 'no:xdist', '-p', 'no:cacheprovider', "

@@ -584,6 +584,7 @@ def test_a_mode_that_is_none_is_refused_with_those_there_are(words: tuple[str, .
         )
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(240)
 def test_agents_ask_the_lively_pages_more_often(tmp_path: Path) -> None:
     """Two of twelve pages are another each few seconds; a coordinator's packer finds out which."""

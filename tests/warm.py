@@ -374,6 +374,7 @@ def _begin() -> _Warm:
 
 def _import_all() -> None:
     importlib.import_module("scrapy.cmdline")
+    platform.platform()  # it starts a program, and keeps what that says
     for name in PACKAGES:
         package = importlib.import_module(f"crawler.{name}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -90,6 +90,8 @@ def _patterns_in(value: Any, depth: int = 0) -> Iterator[re.Pattern[Any]]:
 
 def _in_place(module: str, source: str) -> Iterator[Use]:
     """Patterns that stand in a call, as in `re.split("[:/]", text)`."""
+    if not re.search(rf"\bre\.({'|'.join(CALLS)})\(", source):
+        return
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
