@@ -301,9 +301,13 @@ def _would_differ(folders: list[Path]) -> bool:
     names = {
         path.name.partition(".")[0] for folder in folders if folder.is_dir() for path in folder.iterdir()
     }
-    return any(
-        name in AT_START or (name.isidentifier() and PathFinder.find_spec(name, others)) for name in names
-    )
+    return any(name in AT_START or _is_module(name, others) for name in names)
+
+
+def _is_module(name: str, folders: list[str]) -> bool:
+    """Whether a module or a package of this name is there; a folder of files alone is none."""
+    spec = PathFinder.find_spec(name, folders) if name.isidentifier() else None
+    return spec is not None and spec.origin is not None
 
 
 def _is_ours(command: list[str]) -> bool:
