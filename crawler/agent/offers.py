@@ -116,8 +116,10 @@ class Offers:
         """Keep what is found of a site outside the crawl, the first of it."""
         kept = self._outside.setdefault(site, {})
         for path in paths:
-            if path in kept:
-                kept[path] = min(way, kept[path])
+            before = kept.get(path)
+            if before is not None:
+                if way < before:
+                    kept[path] = way
             elif len(kept) < MOST_OF_A_SITE:
                 self._outside_size += len(path) + PENDING_PATH
                 kept[path] = way
