@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # The first interpreter of the machine that is new enough (3.11+).
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-# Tests mostly wait: for processes, servers and clocks.
+# Tests wait as much as they work: for processes, servers and clocks.
 TEST_PROCESSES ?= 4
 # A test starts many processes: each would compile every module anew where the environment forbids to keep them compiled.
 export PYTHONDONTWRITEBYTECODE :=

@@ -53,6 +53,24 @@ def test_pages_of_two_kilobytes_are_told_in_every_language() -> None:
     assert all(PAGE_BYTES <= len(page.encode()) < 2 * PAGE_BYTES for code in found for page in pages(code))
 
 
+MENU = "Home About us Products Services Contact Login Register Search Terms of use Privacy policy Careers News Help "
+FOOTER = (
+    "Follow us on Facebook. Terms and conditions. Privacy policy. All rights reserved. Powered by WordPress. "
+)
+
+
+@pytest.mark.parametrize(
+    ("menu", "length", "footer"), [(300, 700, 0), (0, 600, 340), (300, 300, 170), (500, 2_000, 0)]
+)
+def test_english_around_the_text_does_not_count(menu: int, length: int, footer: int) -> None:
+    missed = []
+    for code in TEXTS.keys() - {"en", "ja", "ko", "zh"}:
+        text = " ".join(TEXTS[code])
+        parts = ((MENU * 9)[:menu], (text * (length // len(text) + 1))[:length], (FOOTER * 9)[:footer])
+        missed += [code] if language(" ".join(parts).strip()) != code else []
+    assert not missed
+
+
 @pytest.mark.parametrize("encoding", ["euc_kr", "cp949", "utf-8"])
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_korean_in_each_of_its_encodings(encoding: str, is_declared: bool) -> None:

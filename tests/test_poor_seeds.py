@@ -179,7 +179,8 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
                 redirect="https://b.example/",
                 error="not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE",
             ),
-            "it redirects to https://b.example/, not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE; seed that, if",
+            "it redirects to https://b.example/, not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE; SCOPE_INCLUDE and "
+            "SCOPE_EXCLUDE leave that out",
         ),
         (failed(200, outcome="filtered"), f"{SITE}/ is of a kind that is not kept; "),
         ({"size": 0}, f"{SITE}/ is empty; open it in a browser"),
@@ -318,6 +319,22 @@ def badly_certified(tmp_path: Path) -> Iterator[dict[str, str]]:
             for what, file in files.items()
         }
         yield {"bundle": str(bundle), **{what: f"https://localhost:{port}" for what, port in ports.items()}}
+
+
+def test_a_crawl_ends_with_redirects_that_were_not_followed(place: Place) -> None:
+    routes = {"//long.localhost/": moved("/1"), "//out.localhost/": moved("/private/")}
+    routes |= {f"//long.localhost/{number}": moved(f"/{number + 1}") for number in range(1, 9)}
+    with SmallSite(routes, "127.0.0.1") as web:
+        long, out = (f"http://{name}.localhost:{web.port}" for name in ("long", "out"))
+        away = f"http://away.localhost:{web.port}"
+        web.routes["//away.localhost/"] = moved(f"{out}/private/")
+        given = {"REDIRECT_MAX_TIMES": 3, "SCOPE_EXCLUDE": "/private/"}
+        run = place.crawl([long, away], **AGENT, **given).stored_nothing()
+    assert (
+        "/4, not followed: the redirect behind 3 others (REDIRECT_MAX_TIMES); open it in a browser" in run.out
+    )
+    assert f"{out}/private/, not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE; SCOPE_INCLUDE and" in run.out
+    assert "cookie" not in next(line for line in run.out.splitlines() if away in line)
 
 
 def test_a_crawl_ends_with_each_seed_that_gave_nothing(

@@ -129,6 +129,7 @@ TIMES_THE_ORDINARY = 6.0
 MANY, VERY_MANY = 250_000, 1_000_000
 
 
+@cache
 def hostile(many: int) -> dict[str, bytes]:
     return {
         "one text": b"<body>" + b"word " * (19 * many // 10),  # less than the most that is parsed

@@ -1,10 +1,10 @@
 """Commands without an interpreter's start: a warm process forks one for each.
 
-A start of `scrapy` takes half a second of processor time, nearly all of it for imports; a fork takes some milliseconds,
-and the tests start some two thousand commands, each of which starts a coordinator and a planner in turn. What is forked
-is in all that others can see of it the process that would have been started: child of the one that asked for it, id,
-signals, exit code, working folder, files, and the command line and environment that /proc shows. It has imported what
-commands import, and nothing that depends on the environment: no settings, no reactor.
+A start of `scrapy` takes half a second of processor time, nearly all of it for imports; a fork takes some milliseconds.
+Most crawls start a coordinator in turn, and some a planner. What is forked is in all that others can see of it the
+process that would have been started: child of the one that asked for it, id, signals, exit code, working folder, files,
+and the command line and environment that /proc shows. It has imported what commands import, and nothing that depends on
+the environment: no settings, no reactor.
 
 Each process that may fork has a warm child, from which its own children are split off as its brothers. That child is
 made before the process becomes a command, so it stays as it was; it ends when the process does.
@@ -39,7 +39,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 # What commands import of ours, but for what few of them need that is large: the compiler, a web server.
@@ -90,7 +90,6 @@ class _State:
     is_command = False  # it was forked itself; it forks what it starts of ours
     fork_exec: Callable[..., int] | None = None  # what subprocess calls without us
     asked = threading.local()
-    forked: ClassVar[set[int]] = set()
 
 
 def use() -> None:
@@ -114,9 +113,10 @@ def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[A
         return subprocess.run(command, **options)
 
 
-def is_forked(process: subprocess.Popen[Any]) -> bool:
-    """Whether it was."""
-    return process.pid in _State.forked
+def is_forked(pid: int) -> bool:
+    """Whether this living process was: then there is room for other words where those of its command stand."""
+    beginning, end = _places(pid)[:2]
+    return end - beginning > ROOM
 
 
 @contextmanager
@@ -142,7 +142,8 @@ for one in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
     signal.signal(one, lambda received, _: os.kill(pid, received))
 code = number()
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 sys.exit(code)
 """
@@ -191,53 +192,63 @@ def _answer(caller: socket.socket) -> None:
 # --- The side of the process that asks --------------------------------------------------------------------
 
 
-def _fork_exec(
-    args: list[bytes],
-    programs: list[bytes],
-    close_fds: bool,
-    kept: tuple[int, ...],
-    cwd: bytes | None,
-    env: list[bytes] | None,
-    stdin: int,
-    _stdin_end: int,
-    _stdout_end: int,
-    stdout: int,
-    _stderr_end: int,
-    stderr: int,
-    _errors_end: int,
-    errors: int,
-    signals: bool,
-    new_session: bool,
-    group: int,
-    gid: object,
-    gids: object,
-    uid: object,
-    umask: int,
-    first: Callable[[], object] | None,
-    *rest: Any,
-) -> int:
+class _Given(NamedTuple):
+    """What subprocess gives its `_fork_exec`, in this order; some versions of Python give more behind it."""
+
+    args: list[bytes]
+    programs: list[bytes]
+    close_fds: bool
+    kept_fds: tuple[int, ...]
+    cwd: bytes | None
+    env: list[bytes] | None
+    stdin: int
+    stdin_end: int
+    stdout_end: int
+    stdout: int
+    stderr_end: int
+    stderr: int
+    errors_end: int
+    errors: int
+    restore_signals: bool
+    new_session: bool
+    group: int
+    gid: object
+    groups: object
+    uid: object
+    umask: int
+    first: Callable[[], object] | None
+
+
+def _fork_exec(*arguments: Any) -> int:
     """In place of the function of this name that subprocess calls."""
-    assert _State.fork_exec is not None
-    command = [os.fsdecode(word) for word in args]
-    asked = getattr(_State.asked, "yes", False) or (_State.is_command and _is_ours(command))
-    # Other files and other users: nobody here asks for these.
-    plain = close_fds and set(kept) == {errors} and (gid, gids, uid, umask) == (None, None, None, -1)
-    wanted = None
-    if asked and plain:
-        variables = dict(os.environ) if env is None else _variables(env)
-        folder = os.fsdecode(cwd or Path.cwd())
-        wanted = _Wanted(command, variables, folder, new_session, group, _call_of(first))
-    if not wanted or (first and not wanted.first) or not _may_be_forked(wanted):
-        return _State.fork_exec(
-            args, programs, close_fds, kept, cwd, env, stdin, _stdin_end, _stdout_end, stdout, _stderr_end,
-            stderr, _errors_end, errors, signals, new_session, group, gid, gids, uid, umask, first, *rest,
-        )  # fmt: skip
-    files = [given if given != -1 else number for number, given in enumerate((stdin, stdout, stderr))]
+    given = _Given(*arguments[: len(_Given._fields)])
+    wanted = _wanted(given)
+    if wanted is None:
+        assert _State.fork_exec is not None
+        return _State.fork_exec(*arguments)
+    files = [
+        file if file != -1 else number
+        for number, file in enumerate((given.stdin, given.stdout, given.stderr))
+    ]
     if _State.warm is None:
         _State.warm = _begin()
-    pid = _State.warm.fork(wanted, files)
-    _State.forked.add(pid)
-    return pid
+    return _State.warm.fork(wanted, files)
+
+
+def _wanted(given: _Given) -> _Wanted | None:
+    """What is to be forked; None: it has to be started."""
+    command = [os.fsdecode(word) for word in given.args]
+    asked = getattr(_State.asked, "yes", False) or (_State.is_command and _is_ours(command))
+    first = _call_of(given.first)
+    # Other files and other users: nobody here asks for these.
+    plain = given.close_fds and set(given.kept_fds) == {given.errors}
+    plain = plain and (given.gid, given.groups, given.uid, given.umask) == (None, None, None, -1)
+    if not asked or not plain or (given.first and not first):
+        return None
+    env = dict(os.environ) if given.env is None else _variables(given.env)
+    folder = os.fsdecode(given.cwd or Path.cwd())
+    wanted = _Wanted(command, env, folder, given.new_session, given.group, first)
+    return wanted if _may_be_forked(wanted) else None
 
 
 def _call_of(first: Callable[[], object] | None) -> _Call | None:
@@ -311,6 +322,7 @@ def _is_module(name: str, folders: list[str]) -> bool:
 
 
 def _is_ours(command: list[str]) -> bool:
+    """Whether Python is to run a module of the crawler's."""
     return command[1:2] == ["-m"] and command[2].startswith("crawler.")
 
 
@@ -471,15 +483,19 @@ def _become(wanted: _Wanted) -> None:
 
 def _show(wanted: _Wanted) -> None:
     """The command line and the environment in /proc are the process's own memory."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    # arg_start, arg_end, env_start, env_end: fields 48 to 51 of all, of which two stand before.
-    arguments, arguments_end, environment, environment_end = map(int, fields[45:49])
+    arguments, arguments_end, environment, environment_end = _places(os.getpid())
     for start, end, words in (
         (arguments, arguments_end, wanted.command),
         (environment, environment_end, _assigned(wanted.env)),
     ):
         shown = _joined(words)
         ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+def _places(pid: int) -> list[int]:
+    """Where a process's command line begins and ends in its memory, and where its environment does."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) for field in fields[45:49]]  # 48 to 51 of all, of which two stand before
 
 
 def _run(wanted: _Wanted) -> None:

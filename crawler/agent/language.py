@@ -12,7 +12,7 @@ import gcld3
 
 # Characters of a text that are looked at.
 LOOKED_AT = 1_000
-# Of these the last go to CLD3, whose time grows with them: 400 tell as much as 1,000, and a page begins with menus.
+# CLD3 reads this many of them, since its time grows with them; the middle ones, since menus and footers may be English.
 GIVEN = 400
 
 _HANGUL = re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]+")
@@ -117,7 +117,8 @@ def _count(letters: re.Pattern[str], text: str) -> int:
 
 
 def _likeliest(text: str, said: str) -> str:
-    found = _DETECTOR.FindLanguage(_REFUSED.sub(" ", text[-GIVEN:]))
+    begin = max(0, len(text) - GIVEN) // 2
+    found = _DETECTOR.FindLanguage(_REFUSED.sub(" ", text[begin : begin + GIVEN]))
     code = found.language.partition("-")[0]
     code = _MEANT.get(code, code)
     if said and found.probability < (_UNSURE_OF_NEIGHBOURS if _neighbours(code, said) else _UNSURE):

@@ -58,12 +58,11 @@ _RENDERING = (
     "if a browser shows more, scripts make it, and these are not run: look for a sitemap or an API to seed"
 )
 
-_IN_SCOPE = "seed that, if SCOPE_INCLUDE and SCOPE_EXCLUDE let it in"
 # What to do about a redirect that was not followed, by the setting that its error names.
 _NOT_FOLLOWED = {
     "REDIRECT_MAX_TIMES": "open it in a browser and seed the page where it ends; a circle may want a cookie",
     "USER_AGENT": "USER_AGENT has to name you and a contact before other sites are visited",
-    "SCOPE_": _IN_SCOPE,
+    "SCOPE_": "SCOPE_INCLUDE and SCOPE_EXCLUDE leave that out: change them if you want it",
 }
 
 _ANSWERED = re.compile(r"(it|robots\.txt) answered (\d{3})\b")
@@ -202,12 +201,13 @@ def _of_page(site: str, page: PoorPage) -> tuple[str, str]:
 
 def _of_redirect(site: str, page: PoorPage) -> tuple[str, str]:
     """Why nothing is stored behind it."""
-    why = f"it redirects to {page.redirect}"
+    why = f"it redirects to {page.redirect}" + (f", {page.error}" if page.error else "")
     for setting, advice in _NOT_FOLLOWED.items():
         if setting in page.error:
-            return f"{why}, {page.error}", advice
-    own = page.redirect.startswith(f"{site}/")
-    return why, "open it in a browser: it may want a cookie" if own else _IN_SCOPE
+            return why, advice
+    if page.redirect.startswith(f"{site}/"):
+        return why, "open it in a browser: it may want a cookie"
+    return why, "seed that, if SCOPE_INCLUDE and SCOPE_EXCLUDE let it in"
 
 
 def _of_status(status: int, words: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Engine, Select, exists, func, or_, select
+from sqlalchemy import Engine, Select, exists, func, or_, select, true
 
 from crawler.records import MOVED, hash64
 from crawler.sites.url import UrlError, resolve
@@ -120,14 +120,15 @@ def _is_single(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> bool:
 
 
 def _pages(engine: Engine, rows: Iterable[Any]) -> dict[int, list[Any]]:
-    """Pages by site: all of a small one; of others the first that came, and the first that is no redirect."""
+    """Pages by site: all of a small one; of others the first, the first no redirect, the first one not followed."""
     found: dict[int, list[Any]] = defaultdict(list)
     small = [row.site_id for row in rows if row.published <= FEW]
     large = [row.site_id for row in rows if row.published > FEW]
     with transaction(engine) as connection:
         numbers: list[int] = []
-        for more in ((), (pages.c.outcome != "redirected",)) if large else ():
-            first = select(func.min(pages.c.id)).where(pages.c.site_id.in_(large), *more)
+        redirected = pages.c.outcome == "redirected"
+        for kind in (true(), ~redirected, redirected & (pages.c.error != "")) if large else ():
+            first = select(func.min(pages.c.id)).where(pages.c.site_id.in_(large), kind)
             numbers += connection.execute(first.group_by(pages.c.site_id)).scalars()
         for which in (pages.c.site_id.in_(small), pages.c.id.in_(numbers)):
             for page in connection.execute(select(*_PAGE).where(which).order_by(pages.c.id)):
@@ -150,7 +151,8 @@ _PAGE = (
 
 
 def _seed(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> PoorSeed:
-    told = next(iter(stored or [page for page in mine if page.outcome != "redirected"] or mine), None)
+    others = [page for page in mine if page.outcome != "redirected"]
+    told = next(iter(stored or others or [page for page in mine if page.error] or mine), None)
     # The order is not that of the fetches where pages came in one batch; of a chain any link will do.
     led = next((page for page in mine if page.outcome == "redirected"), None)
     return PoorSeed(
