@@ -6,8 +6,8 @@ SHELL := /bin/bash
 # The first interpreter of the machine that is new enough (3.11+).
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-# Tests wait as much as they work: for processes, servers and clocks.
-TEST_PROCESSES ?= 4
+# Tests wait twice as long as they work, for processes, servers and clocks: three processes keep a core busy.
+TEST_PROCESSES ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 # A test starts many processes: each would compile every module anew where the environment forbids to keep them compiled.
 export PYTHONDONTWRITEBYTECODE :=
 # For each parser.
