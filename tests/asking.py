@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from crawler.agent.errands import KEY, Errand
+from crawler.agent.context import KEY
+from crawler.agent.errands import Errand
 
 if TYPE_CHECKING:
     from crawler.agent.slots import Slot
 
 
-def asking(sending: Callable[[], bool]) -> dict[str, Any]:
-    """The meta of a request whose handler asks `sending` at the last moment."""
-    return {KEY: Errand(cast("Slot", None), sending)}
+def asking(may_send: Callable[[], bool]) -> dict[str, Any]:
+    """The meta of a request whose handler asks `may_send` at the last moment."""
+    return {KEY: Errand(may_send, slot=cast("Slot", None))}

@@ -39,8 +39,9 @@ from scrapy.utils.test import get_crawler
 
 from crawler import options
 from crawler.agent import errors
+from crawler.agent.context import KEY
 from crawler.agent.download import CurlDownloadHandler
-from crawler.agent.errands import KEY, Errand
+from crawler.agent.errands import Errand
 from crawler.agent.foreign_handlers import ForeignHandlers
 from crawler.agent.names import Names
 from crawler.agent.transfer import Attempt
@@ -437,7 +438,7 @@ async def test_a_request_has_its_own_sizes(caplog: pytest.LogCaptureFixture) -> 
 
 def robots_request(url: str) -> Request:
     """A request for robots.txt, as the agent makes it for a slot; the handler has no use for the slot."""
-    return Request(url, meta={KEY: Errand(cast("Slot", None), lambda: True)})
+    return Request(url, meta={KEY: Errand(lambda: True, slot=cast("Slot", None))})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from scrapy.exceptions import (
 from scrapy.settings import Settings
 from twisted.python.failure import Failure
 
-from crawler.agent.errands import KEY, Errand, errand_of
+from crawler.agent.context import KEY
+from crawler.agent.errands import Errand, errand_of
 from crawler.agent.errors import HeaderLimitExceeded, MalformedAnswer, worth_another_try
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress
@@ -472,7 +473,7 @@ def test_a_record_that_cannot_be_told_leaves_the_page_in_flight_and_the_slot_fre
     frontier.add(["/"], 0)
     leased = Leased("http://127.0.0.1", "1", False, None)
     slot = Slot(leased, frontier, 1, Dress(leased.site, PLAIN, "lowtide"), 0.0)
-    errand = Errand(slot, lambda: True, frontier.take(0.0))
+    errand = Errand(lambda: True, slot=slot, turn=frontier.take(0.0))
     failure: Any = Failure(ValueError("a slip"))
     failure.request = Request(slot.site, meta={KEY: errand})
     errand.begin(failure.request)

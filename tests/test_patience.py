@@ -15,8 +15,9 @@ from scrapy import Request
 from scrapy.http import Response
 
 from crawler.agent import errors
+from crawler.agent.context import KEY
 from crawler.agent.download import CurlDownloadHandler
-from crawler.agent.errands import KEY, Errand
+from crawler.agent.errands import Errand
 from crawler.agent.frontier import Turn
 from crawler.agent.limits import Limit, Limits
 from crawler.agent.patience import (
@@ -209,7 +210,9 @@ class Asked:
         self.slot = SimpleNamespace(site=url, patience=patience, in_flight=0)
 
     def request(self, path: str = "/", tries: int = 1, *, turn: bool = True) -> Request:
-        errand = Errand(cast("Any", self.slot), lambda: True, Turn(0, path, 0, tries, path) if turn else None)
+        errand = Errand(
+            lambda: True, slot=cast("Any", self.slot), turn=Turn(0, path, 0, tries, path) if turn else None
+        )
         request = Request(self.url + path, meta={KEY: errand})
         errand.begin(request)
         return request

@@ -9,11 +9,11 @@ passes the guard. Bodies are decoded (gzip, deflate, br: crawler/agent/decoding.
 for. A body that is not in the encoding that its head names, or in an unknown one, is given as it came, with the flag
 "not_decoded"; one that ends too early by its encoding is a loss, as one that ends too early by its length. One whose
 sum and size are both wrong is given with the flag "doubtful".
-A robots.txt (by its Errand) that is longer than ROBOTS_MAX_BYTES is cut off behind them, with the flag "cut_off".
+A robots.txt (by its FetchContext) that is longer than ROBOTS_MAX_BYTES is cut off behind them, with the flag "cut_off".
 
 Reads of `request.meta`: download_timeout (caps each stage), download_maxsize, download_warnsize,
-download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (an Errand, whose `sending` is
-asked at the last moment; see crawler/agent/errands.py).
+download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (a FetchContext, whose
+`may_send` is asked at the last moment; see crawler/agent/context.py).
 Writes: download_latency (seconds until the head was complete); raw_head (lines of the answer's head as they came);
 encoded = (content encoding, bytes on the wire) where a body was decoded; decoding_error = what is wrong with the
 encoding of a body that is whole all the same; stage_times = name_s, connect_s, tls_s,
@@ -37,7 +37,7 @@ from scrapy.utils._download_handlers import get_dataloss_msg, get_warnsize_msg
 from scrapy.utils.httpobj import urlparse_cached
 
 from crawler.agent import proxies
-from crawler.agent.errands import asked_by
+from crawler.agent.context import context_of
 from crawler.agent.errors import ConnectionLost, ConnectTimeout
 from crawler.agent.patience import taken_in
 from crawler.agent.transfer import PROXY_LOGIN, Attempt, refusal_of
@@ -98,8 +98,8 @@ class CurlDownloadHandler(BaseDownloadHandler):
         proxy, entry = await self._proxy(request)
         meta["stage_times"]["name_s"] = monotonic() - started
         limits = self._limits(request, 1 if proxy else len(addresses))
-        errand = asked_by(request)
-        with taken_in(errand.patience if errand else None, meta["stage_times"]):
+        context = context_of(request)
+        with taken_in(context.patience if context else None, meta["stage_times"]):
             if proxy is not None:
                 attempt = Attempt(request, limits, None, limits.connect.seconds, proxy, entry)
                 return await self._fetch(attempt, started)
@@ -115,10 +115,10 @@ class CurlDownloadHandler(BaseDownloadHandler):
     def _limits(self, request: Request, addresses: int) -> Limits:
         """What the request may take: as the settings say, and for a page's turn as its site is used to."""
         limits = self._wire.limits.narrowed(request.meta)
-        errand = asked_by(request)
-        if errand is None or errand.patience is None or errand.turn is None:
+        context = context_of(request)
+        if context is None or context.patience is None or context.tries is None:
             return limits
-        return errand.patience.narrow(limits, errand.turn.tries, addresses)
+        return context.patience.narrow(limits, context.tries, addresses)
 
     def _allowed(self, request: Request, addresses: list[str]) -> list[str]:
         """The addresses that the guard lets pass; AddressRefused if there are none."""
@@ -165,8 +165,8 @@ class CurlDownloadHandler(BaseDownloadHandler):
         return response
 
     async def _fetch(self, attempt: Attempt, started: float) -> Response:
-        errand = asked_by(attempt.request)
-        attempt.cut_size = self._wire.robots_bytes if errand is not None and errand.for_robots else 0
+        context = context_of(attempt.request)
+        attempt.cut_size = self._wire.robots_bytes if context is not None and context.for_robots else 0
         transfer = self._wire.take()
         try:
             transfer.begin(attempt)
@@ -174,8 +174,8 @@ class CurlDownloadHandler(BaseDownloadHandler):
             return self._outcome(transfer, code, text)
         finally:
             transfer.note_times(started)
-            if errand is not None:
-                errand.received += transfer.received
+            if context is not None:
+                context.received += transfer.received
             transfer.end()
             self._wire.put(transfer)
 

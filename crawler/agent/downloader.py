@@ -17,7 +17,8 @@ from scrapy.core.downloader import Downloader
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
-from crawler.agent.errands import CHECKS, KEY, errand_of
+from crawler.agent.context import KEY
+from crawler.agent.errands import CHECKS, errand_of
 from crawler.agent.own_requests import default_callbacks
 
 if TYPE_CHECKING:

@@ -9,18 +9,17 @@ under way, comes back to the slot. Every other one is a user's. Raises nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from crawler.agent.context import KEY, FetchContext
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.http import Headers, Response
 
     from crawler.agent.frontier import Turn
-    from crawler.agent.patience import SitePatience
     from crawler.agent.slots import Slot
-
-KEY: Final = "lowtide"
 
 # All slots share one download slot, which AutoThrottle would slow down for every site.
 SLOT_META: Final[dict[str, Any]] = {"download_slot": "agent", "autothrottle_dont_adjust_delay": True}
@@ -38,11 +37,10 @@ PAGE_META: Final[dict[str, Any]] = {
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Errand:
+class Errand(FetchContext):
     """One request of a slot: robots.txt, a page's turn (`turn`), a spider's own (`own`), or a `trial` of the site."""
 
-    slot: Slot
-    sending: Callable[[], bool]  # asked right before the request is sent: whether it still may be
+    slot: Slot = field(kw_only=True)
     turn: Turn | None = None
     own: bool = False
     trial: bool = False  # a page that was loaded before is asked again: does the site work?
@@ -53,8 +51,6 @@ class Errand:
     under_way: bool = False
     url: str = ""  # what was asked for at last
     headers: Headers | None = None  # that request's, with what middlewares add
-    received: int = 0  # bytes of bodies, as they came
-    patience: SitePatience | None = None  # with the site that is asked; None: as much as the settings say
     worn: int = 0  # times that the site had set cookies which were sent along
     first: Response | None = None  # a redirect of the page whose turn it is: this request goes where it leads
     hops: int = 0  # such requests for the page, this one included
@@ -71,6 +67,11 @@ class Errand:
     def for_robots(self) -> bool:
         """Whether it fetches robots.txt."""
         return self.turn is None and not self.own and not self.trial
+
+    @property
+    def tries(self) -> int | None:
+        """How often its page was tried before; None: it asks for none."""
+        return self.turn.tries if self.turn else None
 
     @property
     def elsewhere(self) -> bool:
@@ -95,23 +96,6 @@ class Errand:
             self.slot.day.count(0, self.received)
             self.received = 0
         return True
-
-
-@dataclass(eq=False, repr=False, slots=True)
-class Question:
-    """A request that no slot waits for, since who asks waits for it himself: a check of a site's status."""
-
-    sending: Callable[[], bool]  # as an errand's
-    patience: SitePatience | None = None
-    turn: Turn | None = None
-    received: int = 0
-    for_robots: bool = True  # longer bodies are cut off, as a robots.txt that is too long
-
-
-def asked_by(request: Request) -> Errand | Question | None:
-    """The errand or question in a request's meta: what whoever fetches it goes by."""
-    asker = request.meta.get(KEY)
-    return asker if isinstance(asker, Errand | Question) else None
 
 
 def errand_of(request: Request) -> Errand | None:

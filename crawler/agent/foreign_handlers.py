@@ -76,7 +76,7 @@ class ForeignHandlers:
             return
         if errand.for_robots and 0 < self._wire.limits.size < self._wire.robots_bytes:
             request.meta["download_maxsize"] = self._wire.robots_bytes
-        if not errand.sending():
+        if not errand.may_send():
             raise NotSent(f"{request.url}: held back")
 
     async def _guard(self, url: str, host: str) -> None:

@@ -20,7 +20,8 @@ from scrapy.http import Response, TextResponse
 from crawler import engine
 from crawler.agent import links, robots
 from crawler.agent.answers import REDIRECTS
-from crawler.agent.errands import CHECKS, KEY, PAGE_META, Question
+from crawler.agent.context import KEY, FetchContext
+from crawler.agent.errands import CHECKS, PAGE_META
 from crawler.agent.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.agent.visits import note_times
 from crawler.health import health_of, wants_another_try
@@ -127,7 +128,7 @@ class SiteCheck:
         self._site = site
         self._dress = dress
         self._least_delay = delay
-        self._may_send = may_send
+        self._allowed = may_send
         self._day = day
         self._permit = permit
         self._rules: robots.Rules | None = None
@@ -274,8 +275,8 @@ class SiteCheck:
         wait = self.last_asked + self.delay - self._loop.time() if self.last_asked else 0.0
         if wait > 0:
             await asyncio.sleep(wait)
-        question = Question(self._sending)
-        request = Request(url, meta={**META, KEY: question}, dont_filter=True)
+        context = FetchContext(self._may_send)
+        request = Request(url, meta={**META, KEY: context}, dont_filter=True)
         self._dress.put_on(request)
         self._count_request()
         self.last_asked = self._loop.time()
@@ -290,7 +291,7 @@ class SiteCheck:
             return Met(path, status, error=in_one_line(error), times=request.meta, at_ms=_now_ms())
         finally:
             if self._day is not None:
-                self._day.count(0, question.received)
+                self._day.count(0, context.received)
         self._dress.take_in(response)
         met = Met(path, response.status, response=response, times=response.meta, at_ms=_now_ms())
         met.seconds = response.meta.get("download_latency")
@@ -304,10 +305,10 @@ class SiteCheck:
             raise NotAskedError
         self._day.count(1, 0)
 
-    def _sending(self) -> bool:
+    def _may_send(self) -> bool:
         """Asked when the request is about to leave: from then on the pause counts."""
         self.last_asked = self._loop.time()
-        return self._may_send()
+        return self._allowed()
 
     def _redirected(self, met: Met) -> tuple[str, str] | None:
         location = met.response.headers.get("Location") if met.response is not None else None

@@ -28,8 +28,8 @@ from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
 
 from crawler.agent import proxies
+from crawler.agent.context import context_of
 from crawler.agent.decoding import Decoded, decoded
-from crawler.agent.errands import asked_by
 from crawler.agent.errors import (
     AddressRefused,
     BodyTimeout,
@@ -445,8 +445,8 @@ class Transfer:
 
     def _held_back(self) -> bool:
         """Whether who asked for this request does not want it sent any more; asked at the last moment there is."""
-        errand = asked_by(self.attempt.request)
-        if errand is None or errand.sending():
+        context = context_of(self.attempt.request)
+        if context is None or context.may_send():
             return False
         self.fault = NotSent(f"{self.attempt.request.url}: held back")
         return True

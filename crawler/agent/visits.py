@@ -26,7 +26,8 @@ from twisted.python.failure import Failure
 
 from crawler import engine, records
 from crawler.agent import answers, breaker, links, robots, sitemap_file, walls, works
-from crawler.agent.errands import KEY, PAGE_META, SLOT_META, Errand, errand_of
+from crawler.agent.context import KEY
+from crawler.agent.errands import PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.errors import (
     CUT_SHORT,
     IN_A_TRAP,
@@ -262,7 +263,7 @@ class Visits:
             slot.site + path,
             callback=self._trial_answered,
             errback=self._trial_failed,
-            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), trial=True), "dont_cache": True},
+            meta={**PAGE_META, KEY: Errand(self._may_send(slot), slot=slot, trial=True), "dont_cache": True},
             dont_filter=True,
         )
 
@@ -334,7 +335,7 @@ class Visits:
         slot.frontier.strikes += 1
         self._agent.leasing.end(slot, "later", words, self._agent.leasing.due_ms(seconds))
 
-    def _sending(self, slot: Slot) -> Callable[[], bool]:
+    def _may_send(self, slot: Slot) -> Callable[[], bool]:
         return partial(self._agent.may_send, slot)
 
     def _allowed_turn(self, slot: Slot, now: float) -> Turn | None:
@@ -367,7 +368,7 @@ class Visits:
             slot.site + turn.asked,
             callback=self.loaded,
             errback=self.failed,
-            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot), turn), "depth": turn.depth},
+            meta={**PAGE_META, KEY: Errand(self._may_send(slot), slot=slot, turn=turn), "depth": turn.depth},
             dont_filter=True,
         )
         work = self._works.get(slot.leased.work)
@@ -380,7 +381,7 @@ class Visits:
             slot.robots_hop or f"{slot.site}/robots.txt",
             callback=self._robots_loaded,
             errback=self._robots_failed,
-            meta={**PAGE_META, KEY: Errand(slot, self._sending(slot))},
+            meta={**PAGE_META, KEY: Errand(self._may_send(slot), slot=slot)},
             dont_filter=True,
         )
 
@@ -705,7 +706,9 @@ class Visits:
     def _request_on_the_way(
         self, slot: Slot, turn: Turn, path: str, before: Errand, response: Response
     ) -> Request:
-        errand = Errand(slot, self._sending(slot), turn, first=before.first or response, hops=before.hops + 1)
+        errand = Errand(
+            self._may_send(slot), slot=slot, turn=turn, first=before.first or response, hops=before.hops + 1
+        )
         return Request(
             slot.site + path,
             callback=self.loaded,
@@ -888,7 +891,7 @@ class Visits:
             return request  # it had its turn before, or a middleware put it in a page's place
         self._heed_own()
         callback, errback = request.callback, request.errback
-        errand = Errand(slot, self._sending(slot), own=True, callback=callback, errback=errback)
+        errand = Errand(self._may_send(slot), slot=slot, own=True, callback=callback, errback=errback)
         meta = {**request.meta, **SLOT_META, KEY: errand}
         return request.replace(callback=self._own_loaded, errback=self._own_failed, meta=meta)
 
