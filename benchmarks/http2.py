@@ -34,7 +34,7 @@ from scrapy.utils.test import get_crawler  # noqa: E402
 
 from benchmarks.meters import cpu_seconds, memory_of  # noqa: E402
 from crawler import options  # noqa: E402
-from crawler.agent.download import CurlDownloadHandler  # noqa: E402
+from crawler.fetch.handler import CurlDownloadHandler  # noqa: E402
 from settings import base  # noqa: E402
 from tests.certificates import self_signed  # noqa: E402
 from tests.http2_server import PLAIN_SCENES, SCENES, in_process  # noqa: E402

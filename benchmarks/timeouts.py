@@ -4,7 +4,7 @@
 
 Two parts, both in simulated time. The curves of paper 001 (figures 4.1 to 4.3): how many of so many documents fail in
 each stage, by its limit. Then crawls: sites are walked page by page as an agent walks them (robots.txt first, MAX_TRIES
-turns a page, a connection kept for some pages), with fixed limits and with those of crawler/agent/patience.py, the very
+turns a page, a connection kept for some pages), with fixed limits and with those of crawler/fetch/timeouts.py, the very
 object that agents have. The same times are drawn for each rule, for each try of each page. Figures: slot-seconds a URL,
 and the share of the loadable pages that are loaded. Loadable is what would come within 180 s, the system's own limit.
 
@@ -29,10 +29,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from crawler.agent.errors import BodyTimeout, ConnectTimeout, HeadTimeout  # noqa: E402
 from crawler.agent.frontier import Frontier  # noqa: E402
-from crawler.agent.limits import Limit, Limits  # noqa: E402
-from crawler.agent.patience import Least, Patience, SitePatience, taken_in  # noqa: E402
+from crawler.fetch.errors import BodyTimeout, ConnectTimeout, HeadTimeout  # noqa: E402
+from crawler.fetch.limits import Limit, Limits  # noqa: E402
+from crawler.fetch.timeouts import Least, Patience, SitePatience, taken_in  # noqa: E402
 from settings import base  # noqa: E402
 
 STAGES = ("connect", "head", "body")

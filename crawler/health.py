@@ -34,7 +34,7 @@ def health_of(
 ) -> SiteHealth | None:
     """What an answer, or that there was none, says of a site; None: nothing, for it was not asked.
 
-    `status` is HTTP's, or below 0 (crawler.agent.errors); `seconds` until the answer's head; one above `limit` seconds
+    `status` is HTTP's, or below 0 (crawler.fetch.errors); `seconds` until the answer's head; one above `limit` seconds
     is late. `looks_broken`: the page that came is an error page whatever its status says.
     """
     if status in _DISCONNECTED:

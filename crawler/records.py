@@ -70,7 +70,7 @@ STATUS_WORDS = {
     -15: "trap",
 }
 
-# The status that is stored for a download's exception (crawler.agent.errors), by the name that begins its text.
+# The status that is stored for a download's exception (crawler.fetch.errors), by the name that begins its text.
 STATUS_OF_ERROR = {
     "CannotResolveHostError": -1,
     "DownloadConnectionRefusedError": -2,
@@ -109,7 +109,7 @@ class Page(_Record, tag="page", tag_field="kind"):
     path: str
     fetched_at: int
     outcome: PageOutcome
-    status: int  # HTTP status; negative where no answer came (crawler.agent.errors)
+    status: int  # HTTP status; negative where no answer came (crawler.fetch.errors)
     depth: int = 0
     tries: int = 1
     error: str = ""  # one line, for people
@@ -171,7 +171,7 @@ class Asked(_Record, tag="asked", tag_field="kind"):
     asked_at: int  # milliseconds since 1970 on the agent's clock
     before: PageState  # as it was when the question was packed: of a page that is elsewhere by now it says nothing
     answer: Answer
-    status: int  # HTTP status; negative where no answer came (crawler.agent.errors)
+    status: int  # HTTP status; negative where no answer came (crawler.fetch.errors)
     error: str = ""  # one line, for people
     etag: str = ""
     last_modified: str = ""  # as the server wrote it
@@ -276,7 +276,7 @@ class Health(_Record, tag="health", tag_field="kind"):
     site: str
     checked_at: int  # milliseconds since 1970 on the agent's clock, taken when the answer was there
     health: SiteHealth
-    status: int  # HTTP status; negative where no answer came (crawler.agent.errors)
+    status: int  # HTTP status; negative where no answer came (crawler.fetch.errors)
     path: str = "/"
     pages: int = 1  # that were asked
     tries: int = 1  # until the verdict

@@ -55,7 +55,7 @@ NEXT: Final[dict[tuple[PageState | None, Event], PageState]] = {
     **{(state, "delayed"): state for state in (_VISITED, _NO_RESPONSE_1, _NO_RESPONSE_2)},
 }
 
-# Status codes of what we decided ourselves (crawler.agent.errors): robots.txt, the guard, a limit, a middleware, a
+# Status codes of what we decided ourselves (crawler.fetch.errors): robots.txt, the guard, a limit, a middleware, a
 # trap, a cancelled or impossible request.
 OUR_OWN: Final = frozenset({-9, -10, -11, -13, -14, -15})
 _GONE: Final = frozenset({404, 410})

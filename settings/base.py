@@ -388,8 +388,8 @@ ASYNCIO_EVENT_LOOP = "uvloop.Loop"
 # Only the web: a link to file: or ftp: must not open anything. What ends in _BASE stands below what a user gives
 # under the name without it (DOWNLOAD_HANDLERS, EXTENSIONS …): that adds to ours, and replaces none of it unawares.
 DOWNLOAD_HANDLERS_BASE = {
-    "http": "crawler.agent.download.CurlDownloadHandler",
-    "https": "crawler.agent.download.CurlDownloadHandler",
+    "http": "crawler.fetch.handler.CurlDownloadHandler",
+    "https": "crawler.fetch.handler.CurlDownloadHandler",
 }
 # Keeps a page's request together with its slot, whatever a downloader middleware puts in its place.
 DOWNLOADER = "crawler.agent.downloader.TurnDownloader"

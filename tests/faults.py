@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from crawler.agent.agent import Agent
-from crawler.agent.download import CurlDownloadHandler
+from crawler.fetch.handler import CurlDownloadHandler
 from crawler.sites.queue import Delivery, Offer, SiteQueue
 
 if TYPE_CHECKING:

@@ -29,11 +29,12 @@ import brotli
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers, captures, charset, decoding, links, robots, sitemap_file, text, warc
+from crawler.agent import answers, captures, charset, links, robots, sitemap_file, text, warc
 from crawler.agent.frontier import CheckpointError, Frontier, encode
 from crawler.agent.keywords import headings, keywords
 from crawler.agent.language import language
 from crawler.agent.media import media
+from crawler.fetch import decoding
 from crawler.printable import printable
 from crawler.sites import load_file, seeds
 from crawler.sites.canonical import split

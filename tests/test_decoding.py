@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.agent.decoding import MOST_MEMBERS, Decoded, decoded
+from crawler.fetch.decoding import MOST_MEMBERS, Decoded, decoded
 from tests.costs import ratio
 
 MOST = 1_000_000

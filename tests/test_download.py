@@ -38,14 +38,14 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from crawler import options
-from crawler.agent import errors
 from crawler.agent.context import KEY
-from crawler.agent.download import CurlDownloadHandler
 from crawler.agent.errands import Errand
 from crawler.agent.foreign_handlers import ForeignHandlers
-from crawler.agent.names import Names
-from crawler.agent.transfer import Attempt
-from crawler.agent.wire import wire_of
+from crawler.fetch import errors
+from crawler.fetch.dns import Names
+from crawler.fetch.handler import CurlDownloadHandler
+from crawler.fetch.transfer import Attempt
+from crawler.fetch.wire import wire_of
 from settings import base
 from tests.certificates import context_of, self_signed
 from tests.raw_server import (
@@ -799,7 +799,7 @@ async def test_every_address_is_tried() -> None:
 @in_loop
 async def test_every_address_has_a_share_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them makes a handshake; each is waited for, and together no longer than the limit."""
-    monkeypatch.setattr("crawler.agent.download.LEAST_SECONDS", 0.05)
+    monkeypatch.setattr("crawler.fetch.handler.LEAST_SECONDS", 0.05)
     zone = {"many.example": [f"127.0.0.{number}" for number in range(2, 10)]}
     async with name_server(zone) as (_, where), handler_with(**SHORT) as handler:
         wire_of(handler.crawler).names = Names(2.0, [where])
@@ -1154,7 +1154,7 @@ class One(Spider):
         print("failed", type(failure.value).__name__)
 
 settings = {name: getattr(base, name) for name in options.NAMES}
-handler = "crawler.agent.download.CurlDownloadHandler"
+handler = "crawler.fetch.handler.CurlDownloadHandler"
 settings.update(
     ALLOW_PRIVATE_ADDRESSES="127.0.0.0/8", COMPRESSION_ENABLED=False, LOG_LEVEL="ERROR", COOKIES_ENABLED=False,
     DOWNLOAD_HANDLERS={"http": handler, "https": handler, "ftp": None}, ASYNCIO_EVENT_LOOP="uvloop.Loop",
@@ -1190,7 +1190,7 @@ async def test_in_a_crawl_with_and_without_a_reactor(reactor: bool) -> None:
 
 
 def test_importing_the_handler_does_not_import_the_heavy_libraries() -> None:
-    probe = "import sys, crawler.agent.download; print(*sorted(sys.modules))"
+    probe = "import sys, crawler.fetch.handler; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, check=True, text=True
     ).stdout.split()

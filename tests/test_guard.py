@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.agent.guard import AddressGuard
+from crawler.fetch.guard import AddressGuard
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2001:4860:4860::8888"]
 REFUSED = [

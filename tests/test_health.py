@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from crawler.agent import errors
+from crawler.fetch import errors
 from crawler.health import CALM, FLAPS, Change, Course, follow, health_of, wants_another_try
 from crawler.records import STATUS_WORDS, SiteHealth, status_in_words
 

@@ -22,11 +22,11 @@ from h2.settings import SettingCodes
 from scrapy import Request, signals
 from scrapy.exceptions import ResponseDataLossError, StopDownload
 
-from crawler.agent import errors
-from crawler.agent.download import CurlDownloadHandler
-from crawler.agent.names import Names
-from crawler.agent.transfer import Attempt
-from crawler.agent.wire import wire_of
+from crawler.fetch import errors
+from crawler.fetch.dns import Names
+from crawler.fetch.handler import CurlDownloadHandler
+from crawler.fetch.transfer import Attempt
+from crawler.fetch.wire import wire_of
 from tests.asking import asking
 from tests.certificates import context_of, self_signed
 from tests.costs import FLOOR_SECONDS, STEEP

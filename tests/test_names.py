@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scrapy.exceptions import CannotResolveHostError
 
-from crawler.agent.names import CACHE_NAMES, FAILURE_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, Names
+from crawler.fetch.dns import CACHE_NAMES, FAILURE_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS, Names
 from tests.raw_server import in_loop, name_server, until
 
 LITERALS = [
@@ -225,7 +225,7 @@ async def test_names_that_share_an_address_in_the_hosts_file_keep_their_own(tmp_
 
 @in_loop
 async def test_the_cache_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.agent.names.CACHE_NAMES", 3)
+    monkeypatch.setattr("crawler.fetch.dns.CACHE_NAMES", 3)
     zone = {f"n{number}.example": [f"192.0.2.{number}"] for number in range(5)}
     async with name_server(zone) as (_, where), resolver(2.0, [where]) as names:
         for host in zone:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crawler import records
-from crawler.agent import errors
+from crawler.fetch import errors
 from crawler.records import Check
 from crawler.store import packets
 from crawler.store.packets import (

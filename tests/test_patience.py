@@ -14,13 +14,13 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from crawler.agent import errors
 from crawler.agent.context import KEY
-from crawler.agent.download import CurlDownloadHandler
 from crawler.agent.errands import Errand
 from crawler.agent.frontier import Turn
-from crawler.agent.limits import Limit, Limits
-from crawler.agent.patience import (
+from crawler.fetch import errors
+from crawler.fetch.handler import CurlDownloadHandler
+from crawler.fetch.limits import Limit, Limits
+from crawler.fetch.timeouts import (
     BY_OTHERS,
     BY_SITE,
     FEW_TIMES,
@@ -32,7 +32,7 @@ from crawler.agent.patience import (
     SitePatience,
     taken_in,
 )
-from crawler.agent.wire import wire_of
+from crawler.fetch.wire import wire_of
 from tests.crawling import Place
 from tests.raw_server import (
     Exchange,

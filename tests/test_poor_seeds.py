@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from crawler.agent import errors
+from crawler.fetch import errors
 from crawler.records import (
     MOVED,
     STATUS_OF_ERROR,

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from crawler.agent.names import Names
     from crawler.agent.pages import Chain
+    from crawler.fetch.dns import Names
     from crawler.options import Options
     from crawler.records import Work
 

@@ -21,7 +21,7 @@ STRAIGHT: Final = 2
 # Different URLs that fail in a row, however they fail, before the whole site rests. A page often links to several bad
 # URLs of one kind; and five requests do no harm to a site that is overloaded.
 IN_A_ROW: Final = 5
-# Status codes (crawler.agent.errors): no address, refused, no connection in time, no TLS; and no head.
+# Status codes (crawler.fetch.errors): no address, refused, no connection in time, no TLS; and no head.
 NO_CONNECTION: Final = frozenset({-1, -2, -3, -7})
 NO_HEAD: Final = frozenset({-4, -6})
 # Somebody answered, if badly: late body, cut short, too large, malformed.

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from crawler.agent.daily import Days, SiteDay
-    from crawler.agent.names import Names
     from crawler.agent.session import Session
     from crawler.agent.site_check import Found
+    from crawler.fetch.dns import Names
     from crawler.options import Options
     from crawler.records import Work
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from crawler.agent.patience import SitePatience
+    from crawler.fetch.timeouts import SitePatience
 
 KEY: Final = "lowtide"
 

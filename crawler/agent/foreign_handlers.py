@@ -17,11 +17,11 @@ from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
-from crawler.agent.download import CurlDownloadHandler
 from crawler.agent.errands import errand_of
-from crawler.agent.errors import NotSent
-from crawler.agent.transfer import refusal_of
-from crawler.agent.wire import leave, wire_of
+from crawler.fetch.errors import NotSent
+from crawler.fetch.handler import CurlDownloadHandler
+from crawler.fetch.transfer import refusal_of
+from crawler.fetch.wire import leave, wire_of
 
 if TYPE_CHECKING:
     from scrapy import Request

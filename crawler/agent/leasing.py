@@ -25,9 +25,9 @@ from crawler.sites.url import host_of
 
 if TYPE_CHECKING:
     from crawler.agent.daily import Days
-    from crawler.agent.names import Names
     from crawler.agent.outbox import Outbox
     from crawler.agent.session import Session
+    from crawler.fetch.dns import Names
     from crawler.options import Options
     from crawler.records import Work
 

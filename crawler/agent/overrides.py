@@ -15,8 +15,9 @@ from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from w3lib.url import parse_url
 
-from crawler.agent import proxies, robots
+from crawler.agent import robots
 from crawler.agent.answers import REDIRECTS
+from crawler.fetch import proxies
 from crawler.options import OptionError, SiteOverride
 from crawler.sites.canonical import split
 from crawler.sites.url import UrlError, host_of, resolve

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from crawler.agent.errands import errand_of
-from crawler.agent.errors import RobotsDenied
+from crawler.fetch.errors import RobotsDenied
 from crawler.sites.url import resolve
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from crawler.agent.errands import errand_of
 from crawler.agent.own_requests import OwnRequests, beyond_link, carried, giver_of
 from crawler.agent.pages import Chain
 from crawler.agent.visits import Visits
-from crawler.agent.wire import leave, wire_of
+from crawler.fetch.wire import leave, wire_of
 from crawler.sites.seeds import Seed
 from crawler.sites.url import UrlError, resolve
 

@@ -27,7 +27,7 @@ class Rules(NamedTuple):
         return self.available and (self.file is None or self.file.to(agent).allows(url))
 
 
-# The code of a fetch that our own guard refused (crawler/agent/errors.py).
+# The code of a fetch that our own guard refused (crawler/fetch/errors.py).
 ADDRESS_REFUSED = -10
 # Flags of an answer that is not all of robots.txt, which DOWNLOAD_FAIL_ON_DATALOSS would have pages made of: rules that
 # are missing may be those that forbid.

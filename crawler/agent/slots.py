@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from crawler.agent.load import Seen, SiteLoad
     from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
-    from crawler.agent.patience import SitePatience
     from crawler.agent.robots import Rules
     from crawler.agent.site_watch import SiteWatch
     from crawler.agent.traps import Traps
     from crawler.agent.walls import Walls
+    from crawler.fetch.timeouts import SitePatience
     from crawler.sites.asking import Asking
     from crawler.sites.queue import Leased
     from crawler.sites.windows import Window

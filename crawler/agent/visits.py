@@ -28,7 +28,12 @@ from crawler import engine, records
 from crawler.agent import answers, breaker, links, robots, sitemap_file, walls, works
 from crawler.agent.context import KEY
 from crawler.agent.errands import PAGE_META, SLOT_META, Errand, errand_of
-from crawler.agent.errors import (
+from crawler.agent.load import SiteLoad
+from crawler.agent.pages import LoadedPage
+from crawler.agent.site_watch import SiteWatch
+from crawler.agent.traps import Traps
+from crawler.agent.walls import Walls
+from crawler.fetch.errors import (
     CUT_SHORT,
     IN_A_TRAP,
     OTHER,
@@ -42,12 +47,7 @@ from crawler.agent.errors import (
     status_code_of,
     worth_another_try,
 )
-from crawler.agent.load import SiteLoad
-from crawler.agent.pages import LoadedPage
-from crawler.agent.patience import Least, Patience, SitePatience
-from crawler.agent.site_watch import SiteWatch
-from crawler.agent.traps import Traps
-from crawler.agent.walls import Walls
+from crawler.fetch.timeouts import Least, Patience, SitePatience
 from crawler.health import ASKS_FOR_REST
 from crawler.sites.canonical import page_of
 from crawler.sites.scope import differs_in_scheme, is_variant

@@ -20,7 +20,7 @@ import msgspec
 from isal import igzip_lib
 from scrapy.http import Headers
 
-from crawler.agent.lines import parsed, status_in
+from crawler.fetch.headers import parsed, status_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

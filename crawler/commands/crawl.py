@@ -182,8 +182,8 @@ class Command(stock.Command):
             raise UsageError("seeds=- goes with one agent; wanted a file for several", print_help=False)
 
     def _check_patterns(self) -> None:
-        from crawler.agent.guard import AddressGuard
         from crawler.agent.overrides import Overrides
+        from crawler.fetch.guard import AddressGuard
         from crawler.sites.scope import Scope
 
         try:

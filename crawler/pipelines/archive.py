@@ -21,7 +21,7 @@ from crawler.agent import archive, warc
 from crawler.agent.captures import LARGEST_MEMBER
 from crawler.agent.pages import media_type
 from crawler.agent.remembered import Remembered
-from crawler.agent.wire import ENCODINGS
+from crawler.fetch.wire import ENCODINGS
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

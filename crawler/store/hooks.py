@@ -47,7 +47,7 @@ ALL_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # Answers of a webhook that a later try may better; any other 4xx is its last word.
 _PASSING = frozenset({408, 425, 429})
-# The status of whatever has no words of its own (crawler.agent.errors).
+# The status of whatever has no words of its own (crawler.fetch.errors).
 _OTHER = -13
 
 

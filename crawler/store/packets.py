@@ -7,7 +7,7 @@ One packet is one line of fields, without a line's end:
     length    8 digits: bytes of the whole packet, these included
     crawler   number of the crawler that sends, 0 to 999999999999999999
     code      number of the domain in that crawler's own list, likewise
-    status    what the domain answered: 100 to 599; -1 to -14 where no answer came (crawler.agent.errors)
+    status    what the domain answered: 100 to 599; -1 to -14 where no answer came (crawler.fetch.errors)
     time      when it did: YYYYMMDDhhmmss, or YYYY-MM-DDThh:mm:ss with or without a fraction and an offset (Z, +09:00);
               without one, of the offset that the reader was told
     …         further fields, as many as there is room for

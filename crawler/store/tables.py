@@ -104,7 +104,7 @@ pages = _table(
     _filled("url", _Words),  # canonical; begins with the site's name, the rest is the path
     _filled("state", _Word),  # paper 001's life-cycle: init, visited, no_response_1, no_response_2, dead
     _filled("outcome", _Word),  # how the last turn ended: records.PageOutcome
-    _filled("status", Integer),  # HTTP status; negative: no answer came (crawler.agent.errors)
+    _filled("status", Integer),  # HTTP status; negative: no answer came (crawler.fetch.errors)
     _filled("depth", Integer),  # links from the site's first page
     _filled("tries", Integer),
     Column("error", _Words),  # one line for people

@@ -24,10 +24,10 @@ from crawler import options, records
 from crawler.agent import extra
 from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
-from crawler.agent.names import Names
 from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.slots import Slot
+from crawler.fetch.dns import Names
 from crawler.pipelines.sitemaps import Sitemaps
 from crawler.sites.queue import Leased
 from crawler.spiders.site import SiteSpider

@@ -46,7 +46,7 @@ class Work(Protocol):
         """
 
     def unanswered(self, slot: Slot, turn: Turn, status: int, error: str, times: dict[str, Any]) -> None:
-        """No answer came (`status` is negative: crawler.agent.errors), or robots.txt forbids the page.
+        """No answer came (`status` is negative: crawler.fetch.errors), or robots.txt forbids the page.
 
         `times` is the meta of the request, with the times of the stages it came through. Ends the turn as above.
         """

@@ -23,10 +23,10 @@ import pycurl
 from scrapy.exceptions import DownloadCancelledError
 
 from crawler import options
-from crawler.agent.guard import AddressGuard
-from crawler.agent.limits import Limit, Limits
-from crawler.agent.names import Names
-from crawler.agent.transfer import Transfer, bind_options
+from crawler.fetch.dns import Names
+from crawler.fetch.guard import AddressGuard
+from crawler.fetch.limits import Limit, Limits
+from crawler.fetch.transfer import Transfer, bind_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -296,7 +296,7 @@ def _fixed_options(crawler: Crawler, *, http2: bool) -> Iterator[tuple[int, Any]
     yield pycurl.NOPROXY, ""
     yield pycurl.PATH_AS_IS, 1
     yield pycurl.ACCEPT_ENCODING, ENCODINGS
-    # Asked for here, and decoded by crawler/agent/decoding.py: libcurl gives nothing of a body that has a small fault.
+    # Asked for here, and decoded by crawler/fetch/decoding.py: libcurl gives nothing of a body that has a small fault.
     yield pycurl.HTTP_CONTENT_DECODING, 0
     version = pycurl.CURL_HTTP_VERSION_2TLS if http2 else pycurl.CURL_HTTP_VERSION_1_1
     yield pycurl.HTTP_VERSION, version

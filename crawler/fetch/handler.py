@@ -1,11 +1,11 @@
-"""Scrapy's download handler on libcurl: one page in, one Response or one error of `crawler.agent.errors` out.
+"""Scrapy's download handler on libcurl: one page in, one Response or one error of `crawler.fetch.errors` out.
 
 Asks for the addresses of a name, tries the next one when one does not connect, and says what came. The exchange
-itself is a Transfer (crawler/agent/transfer.py), carried by the Wire (crawler/agent/wire.py) that http and https
+itself is a Transfer (crawler/fetch/transfer.py), carried by the Wire (crawler/fetch/wire.py) that http and https
 share. Nothing of libcurl is seen outside of these three.
 
 A limit of 0 in DOWNLOAD_MAXSIZE means none. Redirects are not followed here; each hop is a request of its own and
-passes the guard. Bodies are decoded (gzip, deflate, br: crawler/agent/decoding.py), and no other encoding is asked
+passes the guard. Bodies are decoded (gzip, deflate, br: crawler/fetch/decoding.py), and no other encoding is asked
 for. A body that is not in the encoding that its head names, or in an unknown one, is given as it came, with the flag
 "not_decoded"; one that ends too early by its encoding is a loss, as one that ends too early by its length. One whose
 sum and size are both wrong is given with the flag "doubtful".
@@ -36,21 +36,21 @@ from scrapy.exceptions import (
 from scrapy.utils._download_handlers import get_dataloss_msg, get_warnsize_msg
 from scrapy.utils.httpobj import urlparse_cached
 
-from crawler.agent import proxies
 from crawler.agent.context import context_of
-from crawler.agent.errors import ConnectionLost, ConnectTimeout
-from crawler.agent.patience import taken_in
-from crawler.agent.transfer import PROXY_LOGIN, Attempt, refusal_of
-from crawler.agent.wire import ENCODINGS, leave, wire_of
+from crawler.fetch import proxies
+from crawler.fetch.errors import ConnectionLost, ConnectTimeout
+from crawler.fetch.timeouts import taken_in
+from crawler.fetch.transfer import PROXY_LOGIN, Attempt, refusal_of
+from crawler.fetch.wire import ENCODINGS, leave, wire_of
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Headers, Response
 
-    from crawler.agent.decoding import Decoded
-    from crawler.agent.limits import Limits
-    from crawler.agent.transfer import Transfer
+    from crawler.fetch.decoding import Decoded
+    from crawler.fetch.limits import Limits
+    from crawler.fetch.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         self._warned_of_loss = False
 
     async def download_request(self, request: Request) -> Response:
-        """Fetch one request. Raises what `crawler.agent.errors` draws, and StopDownload."""
+        """Fetch one request. Raises what `crawler.fetch.errors` draws, and StopDownload."""
         started, meta = monotonic(), request.meta
         meta.pop("encoded", None)
         meta.pop("decoding_error", None)

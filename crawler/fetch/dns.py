@@ -24,7 +24,7 @@ import aiodns
 import pycares
 from scrapy.exceptions import CannotResolveHostError
 
-from crawler.agent.hosts_file import HOSTS, HostsFile
+from crawler.fetch.hosts_file import HOSTS, HostsFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.exceptions import DownloadTimeoutError
 
-from crawler.agent.errors import BodyTimeout, ConnectTimeout, HeadTimeout
-from crawler.agent.limits import Limit
+from crawler.fetch.errors import BodyTimeout, ConnectTimeout, HeadTimeout
+from crawler.fetch.limits import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from crawler.agent.limits import Limits
+    from crawler.fetch.limits import Limits
 
 # RFC 6298: what one more time moves the mean and the deviation by, and how many deviations above the mean is too late.
 MEAN_GAIN: Final = 1 / 8

@@ -2,9 +2,9 @@
 
 Hides pycurl's options, its callbacks and their return values, and libcurl's error numbers. The callbacks hold the
 caps (header bytes and fields, interim answers, content encodings, sendings), ask the guard at the socket and before
-every sending, and move the deadline from stage to stage; whoever runs the transfer (crawler/agent/wire.py) ends it
+every sending, and move the deadline from stage to stage; whoever runs the transfer (crawler/fetch/wire.py) ends it
 there.
-Gives a Response, or an error of `crawler.agent.errors`; the handle can then carry the next exchange.
+Gives a Response, or an error of `crawler.fetch.errors`; the handle can then carry the next exchange.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
 
-from crawler.agent import proxies
 from crawler.agent.context import context_of
-from crawler.agent.decoding import Decoded, decoded
-from crawler.agent.errors import (
+from crawler.fetch import proxies
+from crawler.fetch.decoding import Decoded, decoded
+from crawler.fetch.errors import (
     AddressRefused,
     BodyTimeout,
     ConnectionLost,
@@ -43,8 +43,8 @@ from crawler.agent.errors import (
     TooLarge,
     error_of_libcurl,
 )
-from crawler.agent.guard import SETTING as GUARD_SETTING
-from crawler.agent.lines import header_line, header_lines, parsed, status_in, url_and_target
+from crawler.fetch.guard import SETTING as GUARD_SETTING
+from crawler.fetch.headers import header_line, header_lines, parsed, status_in, url_and_target
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from scrapy.exceptions import StopDownload
     from scrapy.http import Response
 
-    from crawler.agent.guard import AddressGuard
-    from crawler.agent.limits import Limits
+    from crawler.fetch.guard import AddressGuard
+    from crawler.fetch.limits import Limits
 
 # Two: a file that is itself compressed, sent compressed. More is a bomb.
 MAX_ENCODINGS: Final = 2

@@ -1,0 +1,1 @@
+"""HTTP over libcurl, as Scrapy's download handler. Knows no crawl."""
