@@ -118,8 +118,8 @@ PARTS = (
     ("crawler/records.py", "pack_hashes", "out-link hashes"),
     ("crawler/records.py", "_digest", "out-link hashes"),
     ("crawler/records.py", "", "records"),
-    ("crawler/agent/robots.py", "", "robots.txt"),
-    ("crawler/agent/robots_file.py", "", "robots.txt"),
+    ("crawler/robots/policy.py", "", "robots.txt"),
+    ("crawler/robots/rules.py", "", "robots.txt"),
     # Head lines are counted where they are gathered, so that gathering counts too.
     ("crawler/fetch/transfer.py", "_on_open_socket", GUARD),
     ("crawler/fetch/transfer.py", "_on_header", GUARD),

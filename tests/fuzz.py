@@ -29,13 +29,14 @@ import brotli
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers, captures, charset, links, robots, sitemap_file, text, warc
+from crawler.agent import answers, captures, charset, links, sitemap_file, text, warc
 from crawler.agent.frontier import CheckpointError, Frontier, encode
 from crawler.agent.keywords import headings, keywords
 from crawler.agent.language import language
 from crawler.agent.media import media
 from crawler.fetch import decoding
 from crawler.printable import printable
+from crawler.robots import policy
 from crawler.sites import load_file, seeds
 from crawler.sites.canonical import split
 from crawler.sites.url import UrlError
@@ -112,7 +113,7 @@ def _texts() -> list[bytes]:
     "User-agent: Disallow: Allow: * $ / %2A %24 %zz ? & = # <br> \\n lowtide \xff\xfe",
 )
 def robots_file(data: bytes) -> None:
-    rules = robots.rules(200, data, SITE, "lowtide", 50_000)
+    rules = policy.rules(200, data, SITE, "lowtide", 50_000)
     for path in ("/", "/a/b?c=d&e=", "/%ED%95%9C$", "/" + "a" * 500):
         rules.allows(SITE + path, "lowtide")
 

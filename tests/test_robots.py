@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from protego import Protego
 
-from crawler.agent import robots_file
-from crawler.agent.robots import ADDRESS_REFUSED, EVERYTHING, UNAVAILABLE, Rules, product, rules
 from crawler.fetch import errors
+from crawler.robots import rules as robots_file
+from crawler.robots.policy import ADDRESS_REFUSED, EVERYTHING, UNAVAILABLE, Rules, product, rules
 from crawler.sites.canonical import split
 from tests.costs import STEEP, growth, ratio
 from tests.crawling import ROOT, Place

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from crawler.agent.robots import rules
-from crawler.sites.windows import DAY_SECONDS, Window
+from crawler.robots.policy import rules
+from crawler.robots.windows import DAY_SECONDS, Window
 from tests.crawling import Place
 from tests.drills import key
 from tests.servers import RunningServer, eventually

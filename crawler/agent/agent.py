@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from crawler import engine, records
-from crawler.agent import breaker, robots, works
+from crawler.agent import breaker, works
 from crawler.agent.answers import LONGEST_REST_SECONDS
 from crawler.agent.checking import CHECKING, Checking
 from crawler.agent.daily import DailyCaps, Days
@@ -42,6 +42,7 @@ from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.slots import Slot
 from crawler.agent.stream_watch import StreamWatch
 from crawler.records import WORKS
+from crawler.robots import policy
 from crawler.sites import connection
 from crawler.sites.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
 from crawler.sites.scope import Scope
@@ -138,7 +139,7 @@ class Agent:
             self.options,
             tuple(work for work in self.works if work != CHECKING),
             settings.getfloat("DOWNLOAD_DELAY"),
-            robots.product(settings["USER_AGENT"]),
+            policy.product(settings["USER_AGENT"]),
             self._days,
             self.settle,
         )
@@ -152,7 +153,7 @@ class Agent:
             names,
             self.options,
             settings.getfloat("DOWNLOAD_DELAY"),
-            robots.product(settings["USER_AGENT"]),
+            policy.product(settings["USER_AGENT"]),
             self.max_url_length,
             self._days,
         )

@@ -24,7 +24,6 @@ from scrapy.utils.defer import deferred_from_coro
 
 from crawler import engine, records
 from crawler import options as our_options
-from crawler.agent import robots
 from crawler.agent.captures import CaptureError, Damage, Library, NotThere, captures
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress, Overrides
@@ -32,6 +31,7 @@ from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.session import Author, BackOff, now_ms
 from crawler.agent.slots import Slot
 from crawler.agent.visits import note_answer
+from crawler.robots import policy
 from crawler.sites import connection
 from crawler.sites.canonical import page_of
 from crawler.sites.queue import Leased, SiteQueue
@@ -245,7 +245,7 @@ class _Bystander:
         self.offers = self  # of which the pipelines call `add` alone
         self.told: list[tuple[bytes, bytes]] = []
         self._overrides = Overrides(options.site_overrides)
-        self._name = robots.product(crawler.settings["USER_AGENT"])
+        self._name = policy.product(crawler.settings["USER_AGENT"])
         self._author = Author("extract")
 
     def page(self, record: records.Page, response: Response, user_agent: str) -> LoadedPage:
@@ -260,7 +260,7 @@ class _Bystander:
         assert turn is not None
         leased = Leased(record.site, "", suspended=False, address=None)
         if user_agent:
-            dress = Dress(record.site, PLAIN, robots.product(user_agent))
+            dress = Dress(record.site, PLAIN, policy.product(user_agent))
         else:
             dress = Dress(record.site, self._overrides.of(record.site), self._name)
         slot = Slot(leased, frontier, 0, dress, 0.0)

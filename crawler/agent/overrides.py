@@ -15,10 +15,10 @@ from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from w3lib.url import parse_url
 
-from crawler.agent import robots
 from crawler.agent.answers import REDIRECTS
 from crawler.fetch import proxies
 from crawler.options import OptionError, SiteOverride
+from crawler.robots import policy
 from crawler.sites.canonical import split
 from crawler.sites.url import UrlError, host_of, resolve
 
@@ -66,7 +66,7 @@ class Dress:
         self._site = site
         self._plain = override is PLAIN
         names = {name.lower(): value for name, value in override.headers.items()}
-        self.user_agent = robots.product(names["user-agent"]) if "user-agent" in names else user_agent
+        self.user_agent = policy.product(names["user-agent"]) if "user-agent" in names else user_agent
         self._headers = override.headers
         self._proxy = override.proxy
         self._jar = None if override.cookies is None else CookieJar()

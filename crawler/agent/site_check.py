@@ -18,7 +18,7 @@ from scrapy.exceptions import DownloadCancelledError
 from scrapy.http import Response, TextResponse
 
 from crawler import engine
-from crawler.agent import links, robots
+from crawler.agent import links
 from crawler.agent.answers import REDIRECTS
 from crawler.agent.context import KEY, FetchContext
 from crawler.agent.errands import CHECKS, PAGE_META
@@ -26,6 +26,7 @@ from crawler.agent.visits import note_times
 from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.health import health_of, wants_another_try
 from crawler.records import Health
+from crawler.robots import policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -131,7 +132,7 @@ class SiteCheck:
         self._allowed = may_send
         self._day = day
         self._permit = permit
-        self._rules: robots.Rules | None = None
+        self._rules: policy.Rules | None = None
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> Found:
@@ -167,9 +168,9 @@ class SiteCheck:
         """Know what may be asked; `_rules` stay None where nothing may be, since robots.txt cannot be had."""
         met = await self._ask_robots()
         body = met.response.body if met.response is not None else b""
-        if met.response is not None and robots.LOSSES.intersection(met.response.flags):
+        if met.response is not None and policy.LOSSES.intersection(met.response.flags):
             met.status, met.error = CUT_SHORT, "robots.txt is cut short or damaged"
-        rules = robots.rules(
+        rules = policy.rules(
             met.status, body, self._site, self._dress.user_agent, self._options.robots_max_bytes
         )
         if not rules.available:

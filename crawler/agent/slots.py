@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from crawler.agent.load import Seen, SiteLoad
     from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
-    from crawler.agent.robots import Rules
     from crawler.agent.site_watch import SiteWatch
     from crawler.agent.traps import Traps
     from crawler.agent.walls import Walls
     from crawler.fetch.timeouts import SitePatience
+    from crawler.robots.policy import Rules
+    from crawler.robots.windows import Window
     from crawler.sites.asking import Asking
     from crawler.sites.queue import Leased
-    from crawler.sites.windows import Window
 
 
 logger = logging.getLogger("agent")

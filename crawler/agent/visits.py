@@ -25,7 +25,7 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import answers, breaker, links, robots, sitemap_file, walls, works
+from crawler.agent import answers, breaker, links, sitemap_file, walls, works
 from crawler.agent.context import KEY
 from crawler.agent.errands import PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.load import SiteLoad
@@ -49,6 +49,7 @@ from crawler.fetch.errors import (
 )
 from crawler.fetch.timeouts import Least, Patience, SitePatience
 from crawler.health import ASKS_FOR_REST
+from crawler.robots import policy
 from crawler.sites.canonical import page_of
 from crawler.sites.scope import differs_in_scheme, is_variant
 
@@ -411,7 +412,7 @@ class Visits:
                 slot.robots_hop = "".join(place)
                 self._agent.settle(slot)
                 return
-        if robots.LOSSES.intersection(response.flags):
+        if policy.LOSSES.intersection(response.flags):
             self._obey(slot, CUT_SHORT, b"", f"{response.url}: it is cut short or damaged")
             return
         # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
@@ -445,7 +446,7 @@ class Visits:
         if not slot.live:
             self._agent.settle(slot)
             return
-        rules = robots.rules(status, body, slot.site, slot.dress.user_agent, self._options.robots_max_bytes)
+        rules = policy.rules(status, body, slot.site, slot.dress.user_agent, self._options.robots_max_bytes)
         if not rules.available:
             self._do_without_rules(slot, status, what, rest)
         else:

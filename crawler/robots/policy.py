@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from crawler.agent.robots_file import RobotsFile
+from crawler.robots.rules import RobotsFile
+from crawler.robots.windows import Window
 from crawler.sites.url import host_of
-from crawler.sites.windows import Window
 
 
 class Rules(NamedTuple):

@@ -1,0 +1,1 @@
+"""What robots.txt allows: the file's rules, Visit-time, and the rule that stands in for a file."""
