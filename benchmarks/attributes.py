@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import web  # noqa: E402
 from crawler import records  # noqa: E402
-from crawler.agent import domains, keywords, language, links, media, text  # noqa: E402
 from crawler.agent.pages import LoadedPage  # noqa: E402
+from crawler.content import domains, html, keywords, language, media, text  # noqa: E402
 from crawler.pipelines.attributes import Attributes  # noqa: E402
 
 SITE = "http://127.0.0.1"
@@ -94,8 +94,8 @@ def parts(body: bytes) -> dict[str, Callable[[], object]]:
 
     spoken_there = spoken()
     return {
-        "parse": lambda: links.document(body, KIND),
-        "links": lambda: links.links(root, f"{SITE}/", SITE, 5000, 2083),
+        "parse": lambda: html.document(body, KIND),
+        "links": lambda: html.links(root, f"{SITE}/", SITE, 5000, 2083),
         "Attributes, all of it": attributes,
         "- visible text": lambda: text.visible(root),
         "- content hash": lambda: text.content_hash(seen),

@@ -3,7 +3,7 @@
     python benchmarks/languages.py                     # half a minute
     pip install pycld2                                 # the other; left out where it is not installed
 
-Both stand behind the same letters step (crawler/agent/language.py): Korean, Japanese and Chinese are told by
+Both stand behind the same letters step (crawler/content/language.py): Korean, Japanese and Chinese are told by
 their letters, so what is compared is the rest. Texts and pages are those of tests/languages.py: short ones of all
 languages, without a declaration, with their own, and with English in each; and pages of 2 kB. CPU-time is the least of
 some rounds over all pages.
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from crawler.agent import language  # noqa: E402
+from crawler.content import language  # noqa: E402
 from tests.languages import TEXTS, pages  # noqa: E402
 
 Likeliest = Callable[[str, str], str]

@@ -85,7 +85,7 @@ class Bench:
 
 
 def pages_of(kind: str, sites: list[str], many: int) -> list[dict[str, list[str]]]:
-    """What each page names of other sites, as `crawler.agent.links` gives it."""
+    """What each page names of other sites, as `crawler.content.html` gives it."""
     found = []
     for number in range(many):
         some = [sites[(number + place * 97) % len(sites)] for place in range(LINKS)]

@@ -29,11 +29,13 @@ import brotli
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers, captures, charset, links, sitemap_file, text, warc
+from crawler.agent import answers, captures, warc
 from crawler.agent.frontier import CheckpointError, Frontier, encode
-from crawler.agent.keywords import headings, keywords
-from crawler.agent.language import language
-from crawler.agent.media import media
+from crawler.content import charset, sitemaps, text
+from crawler.content import html as links
+from crawler.content.keywords import headings, keywords
+from crawler.content.language import language
+from crawler.content.media import media
 from crawler.fetch import decoding
 from crawler.printable import printable
 from crawler.robots import policy
@@ -307,13 +309,13 @@ def _sitemaps() -> list[bytes]:
     "<![CDATA[ ]]> xmlns= 9999-99-99T99:99:99+99:99 -0001-01-01 \x1f\x8b http:// <?xml encoding='utf-16'?>",
 )
 def sitemap(data: bytes) -> None:
-    sitemap_file.may_be(data)
+    sitemaps.may_be(data)
     for is_list in (True, False):
-        found = sitemap_file.read(data, MOST_BYTES, is_list=is_list)
+        found = sitemaps.read(data, MOST_BYTES, is_list=is_list)
         if found is not None:
-            sitemap_file.told(found.pages)
+            sitemaps.told(found.pages)
             links.places([entry.url for entry in found.pages] + found.maps, f"{SITE}/s.xml", SITE, 2_083)
-    links.places(sitemap_file.named(data), f"{SITE}/robots.txt", SITE, 2_083)
+    links.places(sitemaps.named(data), f"{SITE}/robots.txt", SITE, 2_083)
 
 
 def _tables() -> list[bytes]:

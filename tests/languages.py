@@ -307,7 +307,7 @@ def pages(code: str) -> Iterator[str]:
 
 def told() -> dict[str, int]:
     """How many of PAGES_EACH pages are told rightly, by language."""
-    from crawler.agent.language import language
+    from crawler.content.language import language
 
     return {code: sum(language(page) == code for page in pages(code)) for code in TEXTS}
 

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.attributes import measure
 from crawler import records
-from crawler.agent import domains, links
-from crawler.agent.media import kind_of, media
 from crawler.agent.pages import LoadedPage, media_type
+from crawler.content import domains, html
+from crawler.content.media import kind_of, media
 from crawler.pipelines.attributes import Attributes
 from crawler.pipelines.language import Language
 from tests.contracts.test_page_pipelines import SITE, Bench
@@ -221,8 +221,8 @@ def test_words_for_robots_are_few_and_short(bench: Bench) -> None:
     ],
 )
 def test_files_by_kind(body: str, kinds: dict[str, int]) -> None:
-    root = links.document(body.encode(), HTML)
-    assert media(root, links.links(root, f"{SITE}/", SITE, 100, 2_083)) == kinds
+    root = html.document(body.encode(), HTML)
+    assert media(root, html.links(root, f"{SITE}/", SITE, 100, 2_083)) == kinds
 
 
 def test_an_ending_is_the_last_of_the_path() -> None:
@@ -237,10 +237,10 @@ def test_an_ending_is_the_last_of_the_path() -> None:
 
 def named(body: str) -> tuple[list[str], list[str]]:
     """Mail and FTP domains of a page."""
-    from crawler.agent.text import visible
+    from crawler.content.text import visible
 
-    root = links.document(body.encode(), HTML)
-    return domains.mail_and_ftp(links.written(root).hrefs, visible(root))
+    root = html.document(body.encode(), HTML)
+    return domains.mail_and_ftp(html.written(root).hrefs, visible(root))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_hosts_of_other_sites_in_their_order_once() -> None:
         "<a href=http://127.0.0.1:9/own>x</a><a href=/in>x</a><a href=http://[::2]:8/>x</a>"
         "<a href=http://no.example/ rel=nofollow>x</a>"
     )
-    found = links.links(links.document(body.encode(), HTML), f"{SITE}/", SITE, 100, 2_083)
+    found = html.links(html.document(body.encode(), HTML), f"{SITE}/", SITE, 100, 2_083)
     assert domains.outside_hosts(found, SITE) == ["b.example", "a.example", "::2"]
 
 
@@ -295,8 +295,8 @@ def test_names_are_few() -> None:
         f"<a href=http://h{number}.example/>x</a><a href=mailto:a@m{number}.example>x</a> a@t{number}.example"
         for number in range(1_000)
     )
-    root = links.document(body.encode(), HTML)
-    found = links.links(root, f"{SITE}/", SITE, 5_000, 2_083)
+    root = html.document(body.encode(), HTML)
+    found = html.links(root, f"{SITE}/", SITE, 5_000, 2_083)
     assert domains.outside_hosts(found, SITE) == [f"h{number}.example" for number in range(domains.MOST)]
     assert named(body)[0] == [f"m{number}.example" for number in range(domains.MOST)]
 

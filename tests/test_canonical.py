@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from crawler.agent import links
-from crawler.agent.charset import encoding_of
+from crawler.content import html
+from crawler.content.charset import encoding_of
 from tests.costs import STEEP, growth
 from tests.crawling import Place
 from tests.farm import Farm
@@ -25,7 +25,7 @@ LENGTH = 2083
 
 def named(head: str = "", header: str = "", url: str = PAGE, body: str = "<p>x") -> str:
     text = f"<html><head>{head}</head><body>{body}".encode()
-    return links.named_canonical(links.document(text, "text/html"), header, url, LENGTH)
+    return html.named_canonical(html.document(text, "text/html"), header, url, LENGTH)
 
 
 # --- What is named ----------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_name_outside_the_head_does_not_count() -> None:
 )
 def test_what_a_header_names(header: str, canonical: str) -> None:
     assert named(header=header) == canonical
-    assert links.named_canonical(None, header, PAGE, LENGTH) == canonical
+    assert html.named_canonical(None, header, PAGE, LENGTH) == canonical
 
 
 def test_the_head_goes_before_the_header() -> None:
@@ -101,14 +101,14 @@ def test_the_head_goes_before_the_header() -> None:
 
 def test_a_query_is_escaped_in_the_encoding_of_its_page() -> None:
     body = "<head><meta charset=euc-kr><link rel=canonical href='/?q=\ud55c'>".encode("cp949")
-    root = links.document(body, "text/html")
-    found = links.named_canonical(root, "", PAGE, LENGTH, lambda: encoding_of(body, "text/html"))
+    root = html.document(body, "text/html")
+    found = html.named_canonical(root, "", PAGE, LENGTH, lambda: encoding_of(body, "text/html"))
     assert found == f"{SITE}/?q=%C7%D1"
 
 
 @pytest.mark.parametrize("url", [f"{SITE}/", f"{SITE}/a/b?c=d", "http://[::1]:8080/x", "http://a/"])
 def test_a_canonical_url_falls_into_site_and_path(url: str) -> None:
-    site, path = links.parts(url)
+    site, path = html.parts(url)
     assert site + path == url
     assert path.startswith("/")
     assert site.count("/") == 2
@@ -147,19 +147,19 @@ def test_no_text_does_harm(text: str) -> None:
         f"<base href='{text}'><link rel=canonical href=a>",
     ):
         found = named(head, f"canonical {text}")
-        assert not found or "".join(links.parts(found)) == found
+        assert not found or "".join(html.parts(found)) == found
         assert len(found) <= LENGTH
 
 
 def test_of_many_names_that_lead_nowhere_only_the_first_are_looked_at() -> None:
     nowhere = "<link rel=canonical href=javascript:x>"
     whole, quarter = (
-        links.document(f"<html><head>{nowhere * many}<link rel=canonical href=/a>".encode(), "text/html")
+        html.document(f"<html><head>{nowhere * many}<link rel=canonical href=/a>".encode(), "text/html")
         for many in (100_000, 25_000)
     )
 
     def look(root: Any) -> None:
-        assert links.named_canonical(root, "", PAGE, LENGTH) == ""
+        assert html.named_canonical(root, "", PAGE, LENGTH) == ""
 
     assert growth(look, whole, quarter) < STEEP
 
@@ -179,7 +179,7 @@ def test_of_many_names_that_lead_nowhere_only_the_first_are_looked_at() -> None:
 )
 def test_a_bomb_is_read_soon(header: str) -> None:
     def read(header: str) -> None:
-        assert links.named_canonical(None, header, PAGE, LENGTH) == ""
+        assert html.named_canonical(None, header, PAGE, LENGTH) == ""
 
     assert growth(read, header, header[: len(header) // 4]) < STEEP
 

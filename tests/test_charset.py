@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from crawler.agent import links, text
-from crawler.agent.charset import encoding_of
+from crawler.content import html, text
+from crawler.content.charset import encoding_of
 from tests.costs import ratio
 
 TEXTS = {
@@ -48,8 +48,8 @@ def page(words: str, encoding: str, head: str = "") -> bytes:
 
 def read(body: bytes, content_type: str) -> tuple[str, str, list[str]]:
     """Title, text and links of a page."""
-    root = links.document(body, content_type)
-    found = links.links(root, "http://example.org/", "http://example.org", 10, 2_083)
+    root = html.document(body, content_type)
+    found = html.links(root, "http://example.org/", "http://example.org", 10, 2_083)
     return root.findtext(".//title"), text.collapsed(text.visible(root)), found.inside
 
 
@@ -156,6 +156,6 @@ def test_an_ordinary_page_is_told_soon() -> None:
 def test_any_bytes_are_some_text(body: bytes, kind: str) -> None:
     name = encoding_of(body, kind)
     body.decode(name, "replace")
-    root = links.document(body, kind)
+    root = html.document(body, kind)
     if root is not None:
         text.visible(root).encode("utf-8")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler.agent.copies import EARNED_PAGES, FIRST_PAGES, SITE_PAGES
 from crawler.agent.frontier import Frontier, Turn
+from crawler.content.copies import EARNED_PAGES, FIRST_PAGES, SITE_PAGES
 
 SITE = "https://a.example"
 # A page's content, and its links as they are written.

@@ -89,7 +89,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_modules_that_pages_name_are_there() -> None:
-    """`crawler/agent/links.py`, `queue.lua` below a folder …: a path in a page is a path in the project."""
+    """`crawler/content/html.py`, `queue.lua` below a folder …: a path in a page is a path in the project."""
     pages = [
         *PAGES,
         "CONTRIBUTING.md",

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import pytest
 
-from crawler.agent.extra import DEEPEST, bounded
+from crawler.content.extra import DEEPEST, bounded
 from crawler.records import MOST_EXTRA_BYTES
 from crawler.sites.asking import AskedPage
 from crawler.store.database import open_database

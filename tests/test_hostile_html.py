@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from crawler.agent import charset, links, text
-from crawler.agent.domains import mail_and_ftp
-from crawler.agent.keywords import headings, keywords
-from crawler.agent.media import media
+from crawler.content import charset, html, text
+from crawler.content.domains import mail_and_ftp
+from crawler.content.keywords import headings, keywords
+from crawler.content.media import media
 from settings.base import MAX_HTML_BYTES, MAX_LINKS_PER_PAGE
 from tests.crawling import Place
 from tests.servers import RunningServer
@@ -33,16 +33,16 @@ large_pages = cache(hostile_pages)
 def seconds(body: bytes) -> float:
     """Of this process's processor time, for parsing and all that is read of a page."""
     start = time.process_time()
-    root = links.parsed(body, lambda: charset.encoding_of(body, HTML), MAX_HTML_BYTES).root
-    found = links.links(root, f"{SITE}/a/b", SITE, MAX_LINKS_PER_PAGE, 2_083)
+    root = html.parsed(body, lambda: charset.encoding_of(body, HTML), MAX_HTML_BYTES).root
+    found = html.links(root, f"{SITE}/a/b", SITE, MAX_LINKS_PER_PAGE, 2_083)
     assert len(found.inside) <= MAX_LINKS_PER_PAGE + 1
-    links.robots_directives(root, "")
-    links.named_canonical(root, "", f"{SITE}/a", 2_083)
+    html.robots_directives(root, "")
+    html.named_canonical(root, "", f"{SITE}/a", 2_083)
     seen = text.visible(root)
     text.content_hash(seen)
     if root is not None:
         media(root, found)
-        mail_and_ftp(links.written(root).hrefs, seen)
+        mail_and_ftp(html.written(root).hrefs, seen)
         keywords("", headings(root), text.collapsed(seen), "", 10)
     return time.process_time() - start
 
@@ -119,9 +119,9 @@ def check_costs(body: bytes, usual: float) -> None:
     ids=["whole", "as long", "longer", "attributes", "deep", "flat", "tags", "crowded", "one text", "prose"],
 )
 def test_what_was_left_out_is_told(body: bytes, most: int, inside: list[str], left_out: str) -> None:
-    page = links.parsed(body, lambda: "utf-8", most)
+    page = html.parsed(body, lambda: "utf-8", most)
     assert page.left_out == left_out
-    assert links.links(page.root, f"{SITE}/", SITE, 100, 2_083).inside == inside
+    assert html.links(page.root, f"{SITE}/", SITE, 100, 2_083).inside == inside
 
 
 def test_the_record_tells_what_was_left_out(place: Place, valkey: RunningServer) -> None:

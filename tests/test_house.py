@@ -530,7 +530,7 @@ def _named_by(node: ast.AST, file: str) -> list[str]:
 
 
 def room_of(file: str) -> str:
-    """crawler/agent/links.py -> agent; crawler/records.py -> records; crawler/__init__.py -> ''."""
+    """crawler/content/html.py -> agent; crawler/records.py -> records; crawler/__init__.py -> ''."""
     name = Path(file).parts[1].removesuffix(".py")
     return "" if name == "__init__" else name
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from crawler.agent import links
-from crawler.agent.keywords import LOOKED_AT, headings, keywords
+from crawler.content import html
+from crawler.content.keywords import LOOKED_AT, headings, keywords
 from crawler.pipelines.keywords import Keywords
 from tests.contracts.test_page_pipelines import Bench
 from tests.costs import STEEP, growth, ratio
@@ -98,7 +98,7 @@ def test_scripts_without_blanks_have_none() -> None:
 
 
 def test_headings_are_read_from_the_page() -> None:
-    root = links.document(b"<h1>One <b>two</b></h1><p>x<h3>three</h3><h4>four</h4>", "")
+    root = html.document(b"<h1>One <b>two</b></h1><p>x<h3>three</h3><h4>four</h4>", "")
     assert headings(root).split() == ["One", "two", "three"]
 
 

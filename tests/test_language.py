@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from lxml import html
 
-from crawler.agent.charset import encoding_of
-from crawler.agent.language import LOOKED_AT, declared, language
+from crawler.content.charset import encoding_of
+from crawler.content.language import LOOKED_AT, declared, language
 from tests.crawling import Place
 from tests.farm import Farm
 from tests.languages import PAGE_BYTES, PAGES_EACH, TEXTS, pages, told

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lxml import html
 from w3lib.url import canonicalize_url
 
-from crawler.agent import links
-from crawler.agent.links import Links
+from crawler.content import html as links
+from crawler.content.html import Links
 from crawler.sites.canonical import path_of, split
 from crawler.sites.url import UrlError, ascii_host, host_of
 

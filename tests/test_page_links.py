@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.agent.copies import FIRST_PAGES
+from crawler.content.copies import FIRST_PAGES
 from crawler.records import hash_of
 from tests.crawling import Place
 from tests.servers import eventually

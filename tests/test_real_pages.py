@@ -18,8 +18,8 @@ from scrapy.http import HtmlResponse
 from scrapy.linkextractors import LinkExtractor
 from w3lib.html import strip_html5_whitespace
 
-from crawler.agent import links
-from crawler.agent.charset import encoding_of
+from crawler.content import html
+from crawler.content.charset import encoding_of
 from crawler.sites.canonical import split
 from crawler.sites.url import resolve
 
@@ -35,11 +35,11 @@ HTML = "text/html"
 def ours(body: bytes, url: str) -> set[str]:
     """The pages that a page leads to for our agent, by three ways that must agree: anew, remembered, the long one."""
     site = split(url)[0]
-    links._remembered.cache_clear()
-    root = links.document(body, HTML)
+    html._remembered.cache_clear()
+    root = html.document(body, HTML)
 
-    def found() -> links.Links:
-        return links.links(root, url, site, MOST, LENGTH, lambda: encoding_of(body, HTML))
+    def found() -> html.Links:
+        return html.links(root, url, site, MOST, LENGTH, lambda: encoding_of(body, HTML))
 
     first = found()
     assert found() == first
@@ -52,7 +52,7 @@ def ours(body: bytes, url: str) -> set[str]:
     return {"".join(split(one)) for one in every}
 
 
-def long_way(root: object, body: bytes, url: str, site: str) -> links.Links:
+def long_way(root: object, body: bytes, url: str, site: str) -> html.Links:
     """The same as `links.links` does, every link by `resolve`."""
     inside: dict[str, None] = {}
     outside: dict[str, dict[str, None]] = {}
@@ -61,15 +61,15 @@ def long_way(root: object, body: bytes, url: str, site: str) -> links.Links:
     def encoding() -> str:
         return encoding_of(body, HTML)
 
-    for hrefs, elsewhere in zip(links.written(root), (outside, framed), strict=True):
+    for hrefs, elsewhere in zip(html.written(root), (outside, framed), strict=True):
         for href in hrefs:
-            base = links._place_of(links._base(root, url, encoding))
-            place = links._resolved(base, href, LENGTH, encoding)
+            base = html._place_of(html._base(root, url, encoding))
+            place = html._resolved(base, href, LENGTH, encoding)
             if place and place[0] == site:
                 inside[place[1]] = None
             elif place:
                 elsewhere.setdefault(place[0], {})[place[1]] = None
-    return links.Links(
+    return html.Links(
         list(inside), *({site: list(paths) for site, paths in each.items()} for each in (outside, framed))
     )
 
@@ -210,7 +210,7 @@ def test_the_pages_are_many_and_ugly() -> None:
 REAL = [
     element.get("href")
     for page in PAGES
-    if (root := links.document(page.read_bytes(), HTML)) is not None
+    if (root := html.document(page.read_bytes(), HTML)) is not None
     for element in root.iter("a", "area")
     if element.get("href")
 ]

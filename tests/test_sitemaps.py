@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from crawler.agent.sitemap_file import MOST_MEMBERS, STAMPED_FROM, Entry, Sitemap, may_be, named, read, told
+from crawler.content.sitemaps import MOST_MEMBERS, STAMPED_FROM, Entry, Sitemap, may_be, named, read, told
 from crawler.records import Page, Record, hash64, pack_lastmods, unpack_lastmods
 from crawler.store.beliefs import believed, keep
 from crawler.store.database import migrate, open_database, transaction

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from crawler.agent import links
-from crawler.agent.text import collapsed, content_hash, visible
+from crawler.content import html
+from crawler.content.text import collapsed, content_hash, visible
 from tests.costs import STEEP, growth, ratio
 from tests.tools.hostile_pages import ordinary_page
 
@@ -20,11 +20,11 @@ HTML = "text/html; charset=utf-8"
 
 def seen(page: str) -> str:
     """The collapsed text of a page."""
-    return collapsed(visible(links.document(page.encode("utf-8", "surrogatepass"), HTML)))
+    return collapsed(visible(html.document(page.encode("utf-8", "surrogatepass"), HTML)))
 
 
 def hashed(page: str) -> str:
-    return content_hash(visible(links.document(page.encode(), HTML)))
+    return content_hash(visible(html.document(page.encode(), HTML)))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,12 @@ def read(root: Any) -> None:
 
 @cache
 def ordinary(many: int) -> Any:
-    return links.document(ordinary_page(8 * many), HTML)
+    return html.document(ordinary_page(8 * many), HTML)
 
 
 @pytest.mark.parametrize("many", [MANY, pytest.param(VERY_MANY, marks=pytest.mark.drill)])
 @pytest.mark.parametrize("name", hostile(1))
 def test_a_hostile_page_takes_bounded_time(name: str, many: int) -> None:
-    whole, quarter = (links.document(hostile(size)[name], HTML) for size in (many, many // 4))
+    whole, quarter = (html.document(hostile(size)[name], HTML) for size in (many, many // 4))
     assert growth(read, whole, quarter) < STEEP
     assert ratio(lambda: read(whole), lambda: read(ordinary(many)), TIMES_THE_ORDINARY) < TIMES_THE_ORDINARY

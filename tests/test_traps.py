@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.agent import traps
 from crawler.agent.frontier import Frontier
-from crawler.agent.traps import MOST_FAMILIES, MOST_SEEN, MOST_TEXT, MOST_TRAPS, Traps, family_of, repeats
+from crawler.content import traps
+from crawler.content.traps import MOST_FAMILIES, MOST_SEEN, MOST_TEXT, MOST_TRAPS, Traps, family_of, repeats
 from tests.costs import STEEP, growth
 from tests.crawling import Place
 from tests.small_site import Reply, SmallSite, text

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler.agent import links
+from crawler.content import html
 from crawler.sites.canonical import page_of, split
 from crawler.sites.url import UrlError, resolve
 from tests.costs import STEEP, growth
@@ -371,7 +371,7 @@ def resolved(base: str, href: str) -> str | None:
 
 def placed(base: str, href: str) -> str | None:
     """What a link of a page leads to."""
-    place = links._Base(base, resolve(base)[0], LENGTH, None).place(href)
+    place = html._Base(base, resolve(base)[0], LENGTH, None).place(href)
     return None if place is None else "".join(place)
 
 

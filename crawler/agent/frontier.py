@@ -31,9 +31,9 @@ import msgspec
 import zstandard
 
 from crawler import left_out
-from crawler.agent import copies
-from crawler.agent.copies import Copies
 from crawler.agent.walls import MOST_REDIRECTS
+from crawler.content import copies
+from crawler.content.copies import Copies
 from crawler.left_out import LeftOut, Part, Reason
 from crawler.records import SET_HASHES, hash_of, set_hash
 from crawler.sites.canonical import page_of
@@ -321,7 +321,7 @@ class Frontier:
     def add_of_copy(
         self, original: str, paths: Iterable[str], depth: int, refused: Callable[[str], bool] | None = None
     ) -> None:
-        """Pages that a copy of a known page leads to: those that are not known are tried (crawler.agent.copies)."""
+        """Pages that a copy of a known page leads to: those that are not known are tried (crawler.content.copies)."""
         paths, [number] = list(paths), self.numbers([original])
         known = self.numbers(paths)
         new = dict.fromkeys(path for path, place in zip(paths, known, strict=True) if place < 0)

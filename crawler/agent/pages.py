@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from crawler.agent import charset, extra, links, text
+from crawler.content import charset, extra, text
+from crawler.content import html as links
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from crawler import records
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
-    from crawler.agent.links import Links, Written
     from crawler.agent.slots import Slot
+    from crawler.content.html import Links, Written
 
 logger = logging.getLogger("pipelines")
 

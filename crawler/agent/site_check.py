@@ -18,11 +18,11 @@ from scrapy.exceptions import DownloadCancelledError
 from scrapy.http import Response, TextResponse
 
 from crawler import engine
-from crawler.agent import links
 from crawler.agent.answers import REDIRECTS
 from crawler.agent.context import KEY, FetchContext
 from crawler.agent.errands import CHECKS, PAGE_META
 from crawler.agent.visits import note_times
+from crawler.content import html
 from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.health import health_of, wants_another_try
 from crawler.records import Health
@@ -242,9 +242,9 @@ class SiteCheck:
         if met.health not in ("normal", "delayed") or not isinstance(response, TextResponse):
             return []
         content_type = (response.headers.get("Content-Type") or b"").decode("latin-1")
-        root = links.document(response.body[: self._options.max_html_bytes], content_type)
+        root = html.document(response.body[: self._options.max_html_bytes], content_type)
         most = self._options.max_links_per_page
-        return links.links(root, response.url, self._site, most, self._asker.max_url_length).inside
+        return html.links(root, response.url, self._site, most, self._asker.max_url_length).inside
 
     async def _page(self, path: str) -> Met:
         return self._judged(await self._tried(path, self._page_once))
@@ -315,7 +315,7 @@ class SiteCheck:
         location = met.response.headers.get("Location") if met.response is not None else None
         if met.status not in REDIRECTS or not location or met.response is None:
             return None
-        return links.target(met.response.url, location.decode("latin-1"), self._asker.max_url_length)
+        return html.target(met.response.url, location.decode("latin-1"), self._asker.max_url_length)
 
     # --- judging ---
 

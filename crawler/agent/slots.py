@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from crawler.agent.daily import SiteDay
     from crawler.agent.frontier import Frontier, Snapshot, Turn
     from crawler.agent.load import Seen, SiteLoad
-    from crawler.agent.out_links import OutLinks
     from crawler.agent.overrides import Dress
     from crawler.agent.site_watch import SiteWatch
-    from crawler.agent.traps import Traps
     from crawler.agent.walls import Walls
+    from crawler.content.out_links import OutLinks
+    from crawler.content.traps import Traps
     from crawler.fetch.timeouts import SitePatience
     from crawler.robots.policy import Rules
     from crawler.robots.windows import Window

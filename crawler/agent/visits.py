@@ -25,14 +25,15 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import answers, breaker, links, sitemap_file, walls, works
+from crawler.agent import answers, breaker, walls, works
 from crawler.agent.context import KEY
 from crawler.agent.errands import PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.load import SiteLoad
 from crawler.agent.pages import LoadedPage
 from crawler.agent.site_watch import SiteWatch
-from crawler.agent.traps import Traps
 from crawler.agent.walls import Walls
+from crawler.content import html, sitemaps
+from crawler.content.traps import Traps
 from crawler.fetch.errors import (
     CUT_SHORT,
     IN_A_TRAP,
@@ -406,7 +407,7 @@ class Visits:
             self._note_load(slot, refused=answers.is_refusal(response.status))
         location = response.headers.get("Location")
         if response.status in answers.REDIRECTS and location and slot.robots_hops < ROBOTS_HOPS:
-            place = links.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
+            place = html.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
             if place and slot.live:
                 slot.robots_hops += 1
                 slot.robots_hop = "".join(place)
@@ -475,11 +476,11 @@ class Visits:
         """Those that robots.txt names, or where it names none and SITEMAPS says so the usual one, are pages to load."""
         if self._options.sitemaps == "off":
             return
-        urls = sitemap_file.named(robots_file)
+        urls = sitemaps.named(robots_file)
         if not urls and self._options.sitemaps == "tried":
             urls = [USUAL_SITEMAP]
         base, length = f"{slot.site}/robots.txt", self._agent.max_url_length
-        places = [place for place in links.places(urls, base, slot.site, length)[0] if place]
+        places = [place for place in html.places(urls, base, slot.site, length)[0] if place]
         own = sorted({path for site, path in places if differs_in_scheme(site, slot.site)})
         slot.sitemaps = frozenset(map(page_of, own))
         if not slot.loads:
@@ -640,7 +641,7 @@ class Visits:
     def redirected(self, slot: Slot, turn: Turn, response: Response) -> None:
         """The turn ends, and where it led is found like a link."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
-        place = links.target(response.url, location, self._agent.max_url_length) if location else None
+        place = html.target(response.url, location, self._agent.max_url_length) if location else None
         if place is None:
             record = self._record(
                 slot, turn, "failed", response.status, response, error=f"redirects to {location[:150]!r}"
@@ -699,7 +700,7 @@ class Visits:
         location = (response.headers.get("Location") or b"").decode("latin-1")
         if response.status not in answers.REDIRECTS or not location or slot.rules is None:
             return ""
-        place = links.target(response.url, location, self._agent.max_url_length)
+        place = html.target(response.url, location, self._agent.max_url_length)
         if place is None or place[0] != slot.site:
             return ""
         return place[1] if slot.rules.allows("".join(place), slot.dress.user_agent) else ""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crawler.agent.domains import mail_and_ftp, outside_hosts
-from crawler.agent.links import canonical_url, parts
-from crawler.agent.media import media
-from crawler.agent.text import content_hash
+from crawler.content.domains import mail_and_ftp, outside_hosts
+from crawler.content.html import canonical_url, parts
+from crawler.content.media import media
+from crawler.content.text import content_hash
 
 if TYPE_CHECKING:
     from crawler.agent.pages import LoadedPage

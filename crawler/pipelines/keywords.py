@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crawler.agent.keywords import headings, keywords
+from crawler.content.keywords import headings, keywords
 
 if TYPE_CHECKING:
     from crawler.agent.pages import LoadedPage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from crawler.agent.language import LOOKED_AT, declared, language
-from crawler.agent.text import collapsed
+from crawler.content.language import LOOKED_AT, declared, language
+from crawler.content.text import collapsed
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -6,9 +6,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crawler.agent.links import canonical_url, parts
-from crawler.agent.media import shown
-from crawler.agent.out_links import OutLinks
+from crawler.content.html import canonical_url, parts
+from crawler.content.media import shown
+from crawler.content.out_links import OutLinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Links:
     """Follows links; not where robots say nofollow.
 
     Those of an exact duplicate are its original's, but for relative ones in another folder: these are tried, within
-    bounds (crawler.agent.copies), and only by loading. For ranks a duplicate links to nothing. Where MAX_DEPTH may have
+    bounds (crawler.content.copies), and only by loading. For ranks a duplicate links to nothing. Where MAX_DEPTH may have
     left out links of the original, a less deep duplicate has them.
 
     What it shows in a frame is followed too. It is one of its out-links, as its readers are there already; but an

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from crawler.agent import links, sitemap_file
+from crawler.content import html, sitemaps
 from crawler.records import hash64, pack_lastmods
 
 if TYPE_CHECKING:
     from crawler.agent.pages import LoadedPage
-    from crawler.agent.sitemap_file import Sitemap
+    from crawler.content.sitemaps import Sitemap
 
 logger = logging.getLogger("pipelines")
 
@@ -36,9 +36,9 @@ class Sitemaps:
             return
         indexes = page.slot.indexes_before(page.turn)
         is_read = outcome in ("stored", "duplicate") if indexes is not None else outcome == "stored"
-        if not is_read or (indexes is None and not sitemap_file.may_be(page.body)):
+        if not is_read or (indexes is None and not sitemaps.may_be(page.body)):
             return
-        found = sitemap_file.read(page.body, agent.options.sitemap_max_bytes, is_list=indexes is not None)
+        found = sitemaps.read(page.body, agent.options.sitemap_max_bytes, is_list=indexes is not None)
         if found is None:
             return
         page.note(found.error)
@@ -51,7 +51,7 @@ class Sitemaps:
         """Its pages, and the sitemaps that it names, which are as deep as it and behind so many indexes."""
         agent, slot, depth = page.agent, page.slot, page.turn.depth
         written = [entry.url for entry in found.pages]
-        own, given_up = links.places(
+        own, given_up = html.places(
             [*written, *found.maps], page.response.url, slot.site, agent.max_url_length
         )
         if given_up:
@@ -68,11 +68,11 @@ class Sitemaps:
         slot.add_found(agent.scope.pages_of(slot.site, list(dict.fromkeys(placed.values()))), depth + 1)
         changed = [
             (placed[entry.url], entry.changed_at)
-            for entry in sitemap_file.told([one for one in found.pages if one.url in placed])
+            for entry in sitemaps.told([one for one in found.pages if one.url in placed])
         ]
         if slot.loads:
             slot.frontier.note_changes(changed)
         page.record.lastmods = pack_lastmods(
-            (hash64(links.canonical_url(slot.site, path)), changed_at)
+            (hash64(html.canonical_url(slot.site, path)), changed_at)
             for path, changed_at in changed[:MOST_TOLD]
         )

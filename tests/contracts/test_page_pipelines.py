@@ -21,12 +21,12 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from crawler import options, records
-from crawler.agent import extra
 from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.slots import Slot
+from crawler.content import extra
 from crawler.fetch.dns import Names
 from crawler.pipelines.sitemaps import Sitemaps
 from crawler.sites.queue import Leased
@@ -213,7 +213,7 @@ def test_all_pages_of_a_sitemap_in_a_foreign_alphabet_are_found(bench: Bench) ->
 
 
 def test_what_of_a_sitemap_takes_too_long_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.agent.links._MOST_WORK_OF_FILE", 50_000)
+    monkeypatch.setattr("crawler.content.html._MOST_WORK_OF_FILE", 50_000)
     page = bench.page(sitemap_of([f"{SITE}/%d0%bf{number}" for number in range(1_000)]), "text/xml")
     Sitemaps().process(page)
     found = len(page.slot.frontier) - 1

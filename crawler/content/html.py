@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 from lxml import etree
 
-from crawler.agent.charset import as_utf8, encoding_of
-from crawler.agent.media import kind_of
+from crawler.content.charset import as_utf8, encoding_of
+from crawler.content.media import kind_of
 from crawler.sites.canonical import is_named_quickly, page_of
 from crawler.sites.url import UrlError, resolve
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from crawler.agent.links import Links
+    from crawler.content.html import Links
 
 _ENDINGS = {
     "image": "jpg jpeg jpe jfif png gif webp avif heic svg svgz bmp ico tif tiff psd",

@@ -13,12 +13,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from crawler.agent.media import KIND_OF
+from crawler.content.media import KIND_OF
 from crawler.records import MOST_HOSTS
 from crawler.sites.url import UrlError, ascii_host, host_of
 
 if TYPE_CHECKING:
-    from crawler.agent.links import Links
+    from crawler.content.html import Links
 
 # Names of a kind that are kept of a page.
 MOST = MOST_HOSTS

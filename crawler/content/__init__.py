@@ -1,0 +1,1 @@
+"""What a page says: links, text, language, keywords, sitemaps, traps. Pure functions."""
