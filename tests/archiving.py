@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from warcio.archiveiterator import ArchiveIterator
 
-from crawler.agent import archive, warc
+from crawler.archive import warc
+from crawler.archive import writer as archive
 from tests.crawling import Place
 from tests.faults import Fault
 

@@ -29,8 +29,9 @@ import brotli
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers, captures, warc
+from crawler.agent import answers
 from crawler.agent.frontier import CheckpointError, Frontier, encode
+from crawler.archive import reader, warc
 from crawler.content import charset, sitemaps, text
 from crawler.content import html as links
 from crawler.content.keywords import headings, keywords
@@ -253,7 +254,7 @@ def archive(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".warc.gz") as file:
         file.write(data)
         file.flush()
-        list(captures.captures(Path(file.name)))
+        list(reader.captures(Path(file.name)))
     with suppress(warc.WarcError):
         warc.http_parts(warc.read(data).block)
 

@@ -19,8 +19,9 @@ from scrapy import Request
 from scrapy.http import Headers, Response
 
 from crawler import records
-from crawler.agent import archive, captures, warc
-from crawler.agent.captures import Capture, Damage, Library
+from crawler.archive import reader, warc
+from crawler.archive import writer as archive
+from crawler.archive.reader import Capture, Damage, Library
 from crawler.pipelines.archive import Archive
 from tests.archiving import KilledInWrite, check_files, check_rows, exchange, judged, noise, writer
 from tests.contracts.test_page_pipelines import Bench
@@ -121,7 +122,7 @@ def test_a_request_is_kept_beside_its_answer(place: Place) -> None:
     with SmallSite({"/": links("/a?b=1&a=2"), "/a?b=1&a=2": text("x")}) as site:
         place.crawl([site.root], USER_AGENT="mybot").succeeded()
     [file] = check_files(place.var / "archive")
-    found = [warc.read(one.data) for one in captures.whole_members(file)]
+    found = [warc.read(one.data) for one in reader.whole_members(file)]
     kinds = [record.kind for record in found]
     assert kinds == ["warcinfo", "response", "request", "response", "request"]
     answer, asked = found[3], found[4]
@@ -332,7 +333,7 @@ def test_a_file_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     made = writer(tmp_path)
     place = made.add(exchange("/1", b"one"), "text/html", 200, None)
     with Library(tmp_path) as library:
-        with pytest.raises(captures.NotThere):
+        with pytest.raises(reader.NotThere):
             library.read(place.file, place.offset)
         made.flush()
         assert library.read(place.file, place.offset).body == b"one"
@@ -395,7 +396,7 @@ def _nothing() -> Any:
 
 
 def _captures(path: Path) -> list[Capture]:
-    found = list(captures.captures(path))
+    found = list(reader.captures(path))
     assert not [one for one in found if isinstance(one, Damage)]
     return cast("list[Capture]", found)
 
@@ -510,7 +511,7 @@ def test_an_agent_killed_in_mid_write_costs_no_published_page(place: Place, valk
         assert run.process.returncode == -signal.SIGKILL, run.err[-2000:]
         assert "in mid-write" in run.err
         [torn] = archive.being_written(place.var / "archive")
-        whole = sum(one.length for one in captures.whole_members(torn))
+        whole = sum(one.length for one in reader.whole_members(torn))
         assert 0 < whole < torn.stat().st_size
         fleet.agent()
         fleet.wait()
@@ -551,20 +552,20 @@ def test_damage_costs_what_stands_in_it_alone(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[places[1].offset + 2_000] ^= 1
     file.write_bytes(data)
-    found = list(captures.captures(file))
+    found = list(reader.captures(file))
     kinds = [type(one) for one in found]
     assert kinds == [Capture, Damage, Capture, Capture]
     damage = found[1]
     assert isinstance(damage, Damage)
     assert damage.offset == places[1].offset
     with Library(tmp_path) as library:
-        with pytest.raises(captures.Damaged, match="no whole member"):
+        with pytest.raises(reader.Damaged, match="no whole member"):
             library.read(places[1].file, places[1].offset)
-        with pytest.raises(captures.Damaged, match="another record"):
+        with pytest.raises(reader.Damaged, match="another record"):
             library.read(places[0].file, 0)
-        with pytest.raises(captures.NotThere, match="ends at"):
+        with pytest.raises(reader.NotThere, match="ends at"):
             library.read(places[0].file, len(data))
-        with pytest.raises(captures.NotThere, match="no file nowhere"):
+        with pytest.raises(reader.NotThere, match="no file nowhere"):
             library.read("nowhere", 0)
 
 
@@ -575,7 +576,7 @@ def test_a_body_that_is_another_is_told(tmp_path: Path) -> None:
     made.close()
     with Library(tmp_path) as library:
         capture = library.read(place.file, place.offset)
-        with pytest.raises(captures.Damaged, match="SHA-256"):
+        with pytest.raises(reader.Damaged, match="SHA-256"):
             library.body(capture)
 
 

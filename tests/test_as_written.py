@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from crawler.agent.captures import captures
+from crawler.archive.reader import captures
 from crawler.sites.canonical import page_of
 from crawler.store.server import Server
 from tests.crawling import Place

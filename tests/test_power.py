@@ -16,8 +16,8 @@ from redis import Redis
 from sqlalchemy import create_engine, make_url, text
 
 from crawler import options
-from crawler.agent import archive
-from crawler.agent.captures import Library
+from crawler.archive import writer as archive
+from crawler.archive.reader import Library
 from crawler.store import durability
 from crawler.store.database import open_database, transaction
 from crawler.store.joining import joined

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from scrapy import Spider
 
-    from crawler.agent.captures import Verdict
+    from crawler.archive.reader import Verdict
 
 # Of rows that are not well, how many are named.
 NAMED = 10
@@ -78,20 +78,20 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
     # --- reading ---
 
     def _read(self, files: list[Path], opts: argparse.Namespace) -> int:
-        from crawler.agent import extracting
+        from crawler.archive import reprocess
 
         assert self.settings is not None
         assert self.crawler_process is not None
-        given: dict[str, Any] = {extracting.FILES: files, "ARCHIVE_CONTENT_TYPES": ""}
+        given: dict[str, Any] = {reprocess.FILES: files, "ARCHIVE_CONTENT_TYPES": ""}
         if opts.spider:
-            given["SCHEDULER"] = "crawler.agent.extracting.Reparsing"
-            given["DOWNLOADER"] = "crawler.agent.extracting.StoredAnswers"
+            given["SCHEDULER"] = "crawler.archive.reprocess.Reparsing"
+            given["DOWNLOADER"] = "crawler.archive.reprocess.StoredAnswers"
             given["EXTENSIONS_BASE"] = {
                 **self.settings.getdict("EXTENSIONS_BASE"),
                 "crawler.store.local.LocalServer": None,
             }
         else:
-            given["SCHEDULER"] = "crawler.agent.extracting.Republishing"
+            given["SCHEDULER"] = "crawler.archive.reprocess.Republishing"
             self._check_server()
         for name, value in given.items():
             self.settings.set(name, value, priority="cmdline")
@@ -102,7 +102,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         if self.crawler_process.bootstrap_failed:
             return 1
         stats = crawler.stats.get_stats()
-        prefix = extracting.FIGURES
+        prefix = reprocess.FIGURES
         figures = {name.removeprefix(prefix): n for name, n in stats.items() if name.startswith(prefix)}
         self._show_figures(figures, opts)
         unwell = figures.get("damaged", 0) + figures.get("missing", 0) + figures.get("failed", 0)
@@ -128,7 +128,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
 
     def _files(self, args: list[str]) -> list[Path]:
         """The finished files that are meant; those of dead processes are finished first."""
-        from crawler.agent import archive
+        from crawler.archive import writer
 
         files: list[Path] = []
         writing = 0
@@ -136,9 +136,9 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
             if args and not path.is_dir():
                 files.append(path)
                 continue
-            archive.recover(path)
-            files += archive.finished(path)
-            writing += len(archive.being_written(path))
+            writer.recover(path)
+            files += writer.finished(path)
+            writing += len(writer.being_written(path))
         absent = [path for path in files if not path.is_file()]
         if absent:
             raise WrongCallError(f"no file {absent[0]}")
@@ -166,15 +166,15 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
     # --- checking ---
 
     def _check(self, args: list[str], opts: argparse.Namespace) -> int:
-        from crawler.agent import captures
-        from crawler.store import archived
+        from crawler.archive import reader
+        from crawler.archive import rows as archived
 
         if len(args) > 1 or (args and not Path(args[0]).is_dir()):
             raise UsageError("--check takes one folder; wanted that with all files", print_help=False)
         engine = self.tables()
         folder = Path(args[0]) if args else self.options.archive_folder
-        rows = (captures.Kept(*page) for page in archived.archived_pages(engine))
-        verdicts = _with_progress(captures.check(rows, folder), lambda: archived.count(engine))
+        rows = (reader.Kept(*page) for page in archived.archived_pages(engine))
+        verdicts = _with_progress(reader.check(rows, folder), lambda: archived.count(engine))
         return _account(verdicts, opts)
 
 

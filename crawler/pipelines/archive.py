@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Final
 from scrapy import signals
 
 from crawler import options as our_options
-from crawler.agent import archive, warc
-from crawler.agent.captures import LARGEST_MEMBER
 from crawler.agent.pages import media_type
 from crawler.agent.remembered import Remembered
+from crawler.archive import warc, writer
+from crawler.archive.reader import LARGEST_MEMBER
 from crawler.fetch.wire import ENCODINGS
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from crawler.agent.archive import Place
     from crawler.agent.pages import LoadedPage
+    from crawler.archive.writer import Place
     from crawler.options import Options
 
 logger = logging.getLogger("archive")
@@ -46,7 +46,7 @@ class Archive:
         self._options = options
         self._types = options.archive_types
         self._user_agent = str(crawler.settings["USER_AGENT"])
-        self._writer: archive.Writer | None = None
+        self._writer: writer.Writer | None = None
         self._earlier = Remembered[tuple[str, str], warc.Earlier](REMEMBERED)  # by site and body
         self._wants = lru_cache(1024)(self._is_wanted)
         if self._types:
@@ -98,9 +98,9 @@ class Archive:
         mime = warc.mime_of(page.record.content_type)
         return self._writer.add(exchange_of(page, digest), mime, page.record.status, earlier)
 
-    def _make_writer(self, page: LoadedPage) -> archive.Writer:
+    def _make_writer(self, page: LoadedPage) -> writer.Writer:
         options, author = self._options, page.agent.session.author
-        return archive.Writer(
+        return writer.Writer(
             options.archive_folder,
             f"{author.name}-{author.run}",
             options.archive_file_bytes,
@@ -129,7 +129,7 @@ class Archive:
 
     def _recover_all(self) -> None:
         try:
-            archive.recover(self._options.archive_folder)
+            writer.recover(self._options.archive_folder)
         except OSError as error:
             logger.warning(
                 "files of a dead process could not be finished; the next start tries again: %s", error

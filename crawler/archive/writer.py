@@ -24,8 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crawler.agent import warc
-from crawler.agent.captures import OPEN, SUFFIX, entry_of, whole_members
+from crawler.archive import warc
+from crawler.archive.reader import OPEN, SUFFIX, entry_of, whole_members
 from crawler.disk import make_folder, sync_folders
 
 if TYPE_CHECKING:

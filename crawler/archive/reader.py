@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import msgspec
 from isal import isal_zlib
 
-from crawler.agent import warc
+from crawler.archive import warc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

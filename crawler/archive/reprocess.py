@@ -24,13 +24,13 @@ from scrapy.utils.defer import deferred_from_coro
 
 from crawler import engine, records
 from crawler import options as our_options
-from crawler.agent.captures import CaptureError, Damage, Library, NotThere, captures
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress, Overrides
 from crawler.agent.pages import Chain, LoadedPage, NotKeptError
 from crawler.agent.session import Author, BackOff, now_ms
 from crawler.agent.slots import Slot
 from crawler.agent.visits import note_answer
+from crawler.archive.reader import CaptureError, Damage, Library, NotThere, captures
 from crawler.robots import policy
 from crawler.sites import connection
 from crawler.sites.canonical import page_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from crawler.agent.agent import Agent
-    from crawler.agent.captures import Capture
+    from crawler.archive.reader import Capture
     from crawler.options import Options
 
 logger = logging.getLogger("extract")
