@@ -37,11 +37,11 @@ from crawler.agent.session import Author  # noqa: E402
 from crawler.options import Options, read  # noqa: E402
 from crawler.records import Page  # noqa: E402
 from crawler.sites.queue import Newcomer, Offer, Restored, SiteQueue  # noqa: E402
-from crawler.sites.scope import Scope  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
 from crawler.store.reopening import Reopening  # noqa: E402
 from crawler.store.server import Server  # noqa: E402
 from crawler.store.writing import Stored, store  # noqa: E402
+from crawler.urls.scope import Scope  # noqa: E402
 
 LINKS, PAGES_A_FLUSH = 10, 64
 SITES, KNOWN_PAGES = 1_000, 100

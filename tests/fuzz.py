@@ -40,10 +40,11 @@ from crawler.content.media import media
 from crawler.fetch import decoding
 from crawler.printable import printable
 from crawler.robots import policy
-from crawler.sites import load_file, seeds
-from crawler.sites.canonical import split
-from crawler.sites.url import UrlError
+from crawler.sites import load_file
 from crawler.store import packets
+from crawler.urls import seeds
+from crawler.urls.canonical import split
+from crawler.urls.url import UrlError
 from tests.archiving import exchange
 
 PAGES = Path(__file__).parent / "pages"

@@ -32,7 +32,6 @@ from crawler.records import (
     set_hash,
 )
 from crawler.sites.queue import Leased, Newcomer, Restored
-from crawler.sites.scope import Scope
 from crawler.store import agreement, operating, page_counts
 from crawler.store.agreement import UNKNOWN, Account
 from crawler.store.comparing import Comparison, count_lost
@@ -41,6 +40,7 @@ from crawler.store.owing import Owed
 from crawler.store.repairing import Repair, Repaired
 from crawler.store.tables import pages, sites
 from crawler.store.writing import Letter, Stored, bury, store
+from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place, fetched, wait_for_hits
 from tests.databases import KINDS, fresh_database

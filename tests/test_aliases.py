@@ -20,13 +20,13 @@ from crawler.agent.frontier import Frontier
 from crawler.options import Options
 from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
 from crawler.sites.queue import Offer, Restored, SiteQueue, root_marks
-from crawler.sites.scope import Scope
 from crawler.store import decision_lock, operating
 from crawler.store.aliases import Loaded, compared
 from crawler.store.database import transaction
 from crawler.store.reopening import Reopening
 from crawler.store.tables import sites
 from crawler.store.writing import Stored, store
+from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place, Run
 from tests.databases import KINDS

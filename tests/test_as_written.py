@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from crawler.archive.reader import captures
-from crawler.sites.canonical import page_of
 from crawler.store.server import Server
+from crawler.urls.canonical import page_of
 from tests.crawling import Place
 from tests.servers import eventually
 from tests.small_site import Reply, Route, SmallSite, moved, text

@@ -17,9 +17,9 @@ from sqlalchemy import Engine, text
 from crawler.convert import reading, snapshot
 from crawler.convert.conversion import ConvertError
 from crawler.records import hash64
-from crawler.sites.domains import domain_finder
 from crawler.store.database import migrate, transaction
 from crawler.store.tables import pages
+from crawler.urls.domains import domain_finder
 from rankers.folder import check, read_manifest
 from tests.conftest import MakeDatabase
 from tests.converting import (

@@ -16,8 +16,8 @@ from w3lib.url import canonicalize_url
 
 from crawler.content import html as links
 from crawler.content.html import Links
-from crawler.sites.canonical import path_of, split
-from crawler.sites.url import UrlError, ascii_host, host_of
+from crawler.urls.canonical import path_of, split
+from crawler.urls.url import UrlError, ascii_host, host_of
 
 SITE = "http://example.org"
 PAGE = f"{SITE}/dir/page?x=1"

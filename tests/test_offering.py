@@ -16,8 +16,8 @@ from crawler.agent.offers import CALL_BYTES, ENTRY_PATHS, Offers
 from crawler.agent.seeding import Seeding
 from crawler.agent.session import Author
 from crawler.sites.queue import Offer, SiteQueue
-from crawler.sites.scope import Scope
-from crawler.sites.seeds import Seed
+from crawler.urls.scope import Scope
+from crawler.urls.seeds import Seed
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer
 

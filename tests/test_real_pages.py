@@ -20,8 +20,8 @@ from w3lib.html import strip_html5_whitespace
 
 from crawler.content import html
 from crawler.content.charset import encoding_of
-from crawler.sites.canonical import split
-from crawler.sites.url import resolve
+from crawler.urls.canonical import split
+from crawler.urls.url import resolve
 
 PAGES = sorted((Path(__file__).parent / "pages").glob("*.html"))
 # Beyond what any link of these pages has: the limits have tests of their own (tests/test_links.py).

@@ -24,7 +24,6 @@ from crawler.recrawl.account import Account, Mean
 from crawler.reports import Crawl
 from crawler.reports import freshness as report
 from crawler.sites.queue import HELD_UP_MS
-from crawler.sites.scope import Scope
 from crawler.store import freshness, operating
 from crawler.store.beliefs import believed
 from crawler.store.database import transaction
@@ -33,6 +32,7 @@ from crawler.store.planning import TableLoads
 from crawler.store.revisits import Look, Revisits
 from crawler.store.tables import beliefs, pages, rankings, ranks
 from crawler.store.writing import Stored, forget, store
+from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS

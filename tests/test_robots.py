@@ -13,7 +13,7 @@ from protego import Protego
 from crawler.fetch import errors
 from crawler.robots import rules as robots_file
 from crawler.robots.policy import ADDRESS_REFUSED, EVERYTHING, UNAVAILABLE, Rules, product, rules
-from crawler.sites.canonical import split
+from crawler.urls.canonical import split
 from tests.costs import STEEP, growth, ratio
 from tests.crawling import ROOT, Place
 from tests.servers import RunningServer

@@ -12,7 +12,7 @@ from scrapy.settings import Settings
 
 from crawler import options
 from crawler.options import OptionError
-from crawler.sites.scope import Scope, is_variant
+from crawler.urls.scope import Scope, is_variant
 from tests.crawling import Place, fetched
 from tests.farm import Farm
 from tests.servers import RunningServer

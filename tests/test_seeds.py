@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler.sites import seeds
-from crawler.sites.seeds import BadSeed, Seed
+from crawler.urls import seeds
+from crawler.urls.seeds import BadSeed, Seed
 from tests.crawling import Place, fetched
 from tests.farm import Farm
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler.content import html
-from crawler.sites.canonical import page_of, split
-from crawler.sites.url import UrlError, resolve
+from crawler.urls.canonical import page_of, split
+from crawler.urls.url import UrlError, resolve
 from tests.costs import STEEP, growth
 
 LENGTH = 2083

@@ -45,7 +45,7 @@ from crawler.records import WORKS
 from crawler.robots import policy
 from crawler.sites import connection
 from crawler.sites.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
-from crawler.sites.scope import Scope
+from crawler.urls.scope import Scope
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -23,7 +23,7 @@ from crawler import engine
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.site_check import Asker, NotAskedError, Permit, SiteCheck
 from crawler.sites.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
-from crawler.sites.url import host_of
+from crawler.urls.url import host_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

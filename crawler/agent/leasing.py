@@ -21,7 +21,7 @@ from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.slots import Slot
 from crawler.sites.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
-from crawler.sites.url import host_of
+from crawler.urls.url import host_of
 
 if TYPE_CHECKING:
     from crawler.agent.daily import Days

@@ -27,7 +27,7 @@ from crawler.sites.queue import Offer, SiteQueue
 if TYPE_CHECKING:
     from crawler.agent.seeding import Seeding
     from crawler.options import Options
-    from crawler.sites.scope import Scope
+    from crawler.urls.scope import Scope
 
 logger = logging.getLogger("agent")
 

@@ -19,8 +19,8 @@ from crawler.agent.answers import REDIRECTS
 from crawler.fetch import proxies
 from crawler.options import OptionError, SiteOverride
 from crawler.robots import policy
-from crawler.sites.canonical import split
-from crawler.sites.url import UrlError, host_of, resolve
+from crawler.urls.canonical import split
+from crawler.urls.url import UrlError, host_of, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from crawler.agent.errands import errand_of
 from crawler.fetch.errors import RobotsDenied
-from crawler.sites.url import resolve
+from crawler.urls.url import resolve
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -23,8 +23,8 @@ from crawler.agent.own_requests import OwnRequests, beyond_link, carried, giver_
 from crawler.agent.pages import Chain
 from crawler.agent.visits import Visits
 from crawler.fetch.wire import leave, wire_of
-from crawler.sites.seeds import Seed
-from crawler.sites.url import UrlError, resolve
+from crawler.urls.seeds import Seed
+from crawler.urls.url import UrlError, resolve
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider

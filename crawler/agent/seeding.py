@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crawler import records
 from crawler.agent.session import Author, now_ms
 from crawler.sites import connection
-from crawler.sites import seeds as reading
 from crawler.sites.inlet import Inlet
 from crawler.sites.queue import Newcomer, SiteQueue
-from crawler.sites.scope import Scope
-from crawler.sites.seeds import BadSeed, Seed
+from crawler.urls import seeds as reading
+from crawler.urls.scope import Scope
+from crawler.urls.seeds import BadSeed, Seed
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

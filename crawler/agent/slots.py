@@ -14,8 +14,8 @@ from crawler.agent.breaker import Row
 from crawler.agent.frontier import encode
 from crawler.left_out import Reason, to_text
 from crawler.records import Visit
-from crawler.sites.canonical import page_of
 from crawler.sites.queue import Delivery, Ending, read_entry
+from crawler.urls.canonical import page_of
 
 if TYPE_CHECKING:
     from collections import deque

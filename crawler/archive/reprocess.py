@@ -33,10 +33,10 @@ from crawler.agent.visits import note_answer
 from crawler.archive.reader import CaptureError, Damage, Library, NotThere, captures
 from crawler.robots import policy
 from crawler.sites import connection
-from crawler.sites.canonical import page_of
 from crawler.sites.queue import Leased, SiteQueue
-from crawler.sites.scope import Scope
-from crawler.sites.url import UrlError, resolve
+from crawler.urls.canonical import page_of
+from crawler.urls.scope import Scope
+from crawler.urls.url import UrlError, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

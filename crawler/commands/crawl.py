@@ -184,7 +184,7 @@ class Command(stock.Command):
     def _check_patterns(self) -> None:
         from crawler.agent.overrides import Overrides
         from crawler.fetch.guard import AddressGuard
-        from crawler.sites.scope import Scope
+        from crawler.urls.scope import Scope
 
         try:
             Scope(self.options)
@@ -208,7 +208,8 @@ class Command(stock.Command):
         """What every agent would find out by itself, once a server runs for it."""
         from scrapy import Spider
 
-        from crawler.sites import connection, seeds
+        from crawler.sites import connection
+        from crawler.urls import seeds
 
         assert self.settings is not None
         if source and source != "-":

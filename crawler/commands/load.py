@@ -85,9 +85,9 @@ class Command(LowtideCommand):
             load_file.write(out, ((table.names[row], profile[row]) for row in order))
 
     def _forget(self, names: list[str], *, as_json: bool) -> None:
-        from crawler.sites.canonical import split
-        from crawler.sites.url import UrlError
         from crawler.store import loads
+        from crawler.urls.canonical import split
+        from crawler.urls.url import UrlError
 
         try:
             sites = [split(name if "://" in name else f"https://{name}")[0] for name in names]

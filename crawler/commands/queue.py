@@ -140,8 +140,8 @@ class Command(LowtideCommand):
     async def _repair_now(self, engine: Engine, give_up: list[str]) -> Repaired:
         from crawler.sites import connection
         from crawler.sites.queue import SiteQueue
-        from crawler.sites.scope import Scope
         from crawler.store.repairing import Repair
+        from crawler.urls.scope import Scope
 
         assert self.settings is not None
         client = connection.connect(self.settings)
@@ -174,8 +174,8 @@ class Command(LowtideCommand):
                 )
 
     async def _rebuild_now(self, engine: Engine) -> Rebuilt:
-        from crawler.sites.scope import Scope
         from crawler.store import operating
+        from crawler.urls.scope import Scope
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:

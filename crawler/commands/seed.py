@@ -62,7 +62,7 @@ class Command(LowtideCommand):
 
     def _check(self, sources: list[str]) -> None:
         """All of them can be read, before the first is added."""
-        from crawler.sites import seeds
+        from crawler.urls import seeds
 
         assert self.settings is not None
         for source in sources:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from crawler.content.media import KIND_OF
 from crawler.records import MOST_HOSTS
-from crawler.sites.url import UrlError, ascii_host, host_of
+from crawler.urls.url import UrlError, ascii_host, host_of
 
 if TYPE_CHECKING:
     from crawler.content.html import Links

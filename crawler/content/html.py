@@ -19,8 +19,8 @@ from lxml import etree
 
 from crawler.content.charset import as_utf8, encoding_of
 from crawler.content.media import kind_of
-from crawler.sites.canonical import is_named_quickly, page_of
-from crawler.sites.url import UrlError, resolve
+from crawler.urls.canonical import is_named_quickly, page_of
+from crawler.urls.url import UrlError, resolve
 
 # What keeps a page from being parsed whole.
 _Bound = Literal["", "bytes", "markup"]
@@ -405,7 +405,7 @@ class _Base:
         if href.startswith("#"):
             return None
         if "%" in href:
-            # It takes long to tell which page that is (crawler.sites.canonical).
+            # It takes long to tell which page that is (crawler.urls.canonical).
             self._work -= _WORK_OF_ESCAPE * href.count("%") + (
                 _WORK_OF_OTHERS if _OTHER_ESCAPE.search(href) else 0
             )

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 
 from crawler import records
-from crawler.sites.canonical import page_of
+from crawler.urls.canonical import page_of
 
 
 class OutLinks:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from scrapy.utils.url import add_http_if_no_scheme
 
-from crawler.sites.url import ascii_host
+from crawler.urls.url import ascii_host
 
 _SCHEMES: Final = frozenset(("http", "https", "socks4", "socks4a", "socks5", "socks5h"))
 # From the first two slashes to the last @.

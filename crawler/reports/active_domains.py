@@ -20,11 +20,11 @@ import msgspec
 from sqlalchemy import func, select
 
 from crawler.options import OptionError
-from crawler.sites.domains import domain_finder
-from crawler.sites.url import host_of
 from crawler.store.addresses import Addresses
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages
+from crawler.urls.domains import domain_finder
+from crawler.urls.url import host_of
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.figures import site_names
 

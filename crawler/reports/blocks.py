@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import func, select
 
-from crawler.sites.url import host_of
 from crawler.store.database import transaction
 from crawler.store.ranks import in_force
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages, site_ranks, sites
+from crawler.urls.url import host_of
 from crawler.views.drawing import Edge, Node, Picture, graph
 
 if TYPE_CHECKING:

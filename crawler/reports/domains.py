@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import func, select
 
-from crawler.sites.domains import domain_finder
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages
+from crawler.urls.domains import domain_finder
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.figures import site_names
 from crawler.views.words import size_word

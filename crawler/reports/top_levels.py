@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from crawler.sites.url import host_of
 from crawler.store.reading import in_stretches
 from crawler.store.tables import pages
+from crawler.urls.url import host_of
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.figures import site_names
 

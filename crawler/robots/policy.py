@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from crawler.robots.rules import RobotsFile
 from crawler.robots.windows import Window
-from crawler.sites.url import host_of
+from crawler.urls.url import host_of
 
 
 class Rules(NamedTuple):

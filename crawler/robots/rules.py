@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from crawler.robots.windows import Window
-from crawler.sites.url import UrlError, ascii_host
+from crawler.urls.url import UrlError, ascii_host
 
 # Wildcards of all rules together that are followed at every URL. The rules behind them forbid all that begins like
 # them, up to their first wildcard: to leave one out would be to fetch what it forbids.

@@ -15,9 +15,9 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from crawler.sites.canonical import split
 from crawler.sites.load import CELLS, FULL, UNKNOWN
-from crawler.sites.url import UrlError
+from crawler.urls.canonical import split
+from crawler.urls.url import UrlError
 
 HOURS: Final = 24
 DAYS: Final[dict[str, tuple[int, ...]]] = {"all": (0, 1), "weekday": (0,), "weekend": (1,)}

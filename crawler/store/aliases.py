@@ -21,12 +21,12 @@ from sqlalchemy import func, select, tuple_, update
 
 from crawler.left_out import to_text
 from crawler.records import GIVEN_UP, SiteEnded, encode, hash64
-from crawler.sites.canonical import path_of
 from crawler.sites.queue import Likeness, Offer, Progress
-from crawler.sites.scope import Scope
 from crawler.store.agreement import UNFINISHED, frontier_of
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
+from crawler.urls.canonical import path_of
+from crawler.urls.scope import Scope
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -22,12 +22,12 @@ from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError
 from crawler.release import version
 from crawler.sites import connection
-from crawler.sites.seeds import names_contact
 from crawler.store import comparing, database, durability, operating, restarts
 from crawler.store.joining import joined, names_tables
 from crawler.store.leftover import coordinators
 from crawler.store.server import ServerError
 from crawler.store.stream import results_key
+from crawler.urls.seeds import names_contact
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -17,12 +17,12 @@ from crawler.records import hash64
 from crawler.recrawl import Recrawl, value
 from crawler.recrawl import account as accounts
 from crawler.recrawl.packing import UnreadableError
-from crawler.sites.canonical import split
-from crawler.sites.url import UrlError
 from crawler.store.beliefs import Believed, believed, many
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.revisits import Revisits
 from crawler.store.tables import beliefs, pages, sites
+from crawler.urls.canonical import split
+from crawler.urls.url import UrlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

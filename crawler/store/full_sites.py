@@ -13,10 +13,10 @@ from sqlalchemy import func, select
 
 from crawler.left_out import LeftOut, in_words, to_text, unpacked
 from crawler.records import SiteEnded, encode, hash64
-from crawler.sites.canonical import page_of
 from crawler.store.database import transaction
 from crawler.store.reading import counts_of
 from crawler.store.tables import FINISHED, pages, sites
+from crawler.urls.canonical import page_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -21,13 +21,13 @@ from sqlalchemy import delete, func, select
 from crawler.records import hash64
 from crawler.robots.windows import Window
 from crawler.sites.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, share_of_line, with_profiles
-from crawler.sites.url import host_of
 from crawler.store.database import transaction
 from crawler.store.reading import by_key
 from crawler.store.rows import clean
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import sites, visits
 from crawler.store.upserts import Upsert, write
+from crawler.urls.url import host_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -19,12 +19,12 @@ from sqlalchemy import select
 
 from crawler.agent.frontier import Frontier
 from crawler.records import MOST_HOSTS, hash64, hash_of
-from crawler.sites.url import host_of
 from crawler.store.agreement import UNFINISHED, frontier_of
 from crawler.store.database import transaction
 from crawler.store.reading import by_key
 from crawler.store.reopening import HASHES_AT_A_TIME, checkpoint_from_tables
 from crawler.store.tables import pages, sites
+from crawler.urls.url import host_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

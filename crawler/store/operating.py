@@ -18,9 +18,7 @@ from sqlalchemy import func, select
 from crawler import records
 from crawler.left_out import from_text, in_words, to_text
 from crawler.sites import connection
-from crawler.sites.canonical import split
 from crawler.sites.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
-from crawler.sites.url import UrlError, host_of
 from crawler.store import page_counts
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.naming import Again, naming_pages, opened
@@ -30,6 +28,8 @@ from crawler.store.reading import by_key, counts_of
 from crawler.store.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
 from crawler.store.writing import forget
+from crawler.urls.canonical import split
+from crawler.urls.url import UrlError, host_of
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from crawler.options import Options
     from crawler.records import Work
-    from crawler.sites.scope import Scope
+    from crawler.urls.scope import Scope
 
 # Where a site comes from that was named from outside (records.SiteFound).
 SEED, LINK = "seed", "link"

@@ -34,8 +34,8 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple
 
 from crawler.records import Check
-from crawler.sites.canonical import split
-from crawler.sites.url import UrlError
+from crawler.urls.canonical import split
+from crawler.urls.url import UrlError
 
 # Why a packet is refused; counts go by these.
 Fault = Literal[

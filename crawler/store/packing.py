@@ -20,9 +20,9 @@ from crawler import states
 from crawler.records import Work, hash64
 from crawler.recrawl import account as accounts
 from crawler.sites.asking import DIGEST_BYTES, AskedPage, Asking, pack
-from crawler.sites.canonical import path_of
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.tables import pages
+from crawler.urls.canonical import path_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

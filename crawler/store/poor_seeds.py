@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Engine, Select, exists, func, or_, select, true
 
 from crawler.records import MOVED, hash64
-from crawler.sites.url import UrlError, resolve
 from crawler.store import reading
 from crawler.store.database import transaction
 from crawler.store.tables import FINISHED, pages, sites
+from crawler.urls.url import UrlError, resolve
 
 if TYPE_CHECKING:
     from sqlalchemy.sql import ColumnElement

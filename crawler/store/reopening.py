@@ -22,7 +22,6 @@ from sqlalchemy import and_, select, tuple_
 from crawler.agent.frontier import Known, checkpoint_of
 from crawler.records import hash64
 from crawler.sites import connection
-from crawler.sites.canonical import page_of, path_of
 from crawler.sites.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
 from crawler.store import full_sites, owing
 from crawler.store.agreement import lost_pages
@@ -31,6 +30,7 @@ from crawler.store.database import DatabaseAway, transaction
 from crawler.store.decision_lock import DecisionLock
 from crawler.store.reading import by_key
 from crawler.store.tables import pages, sites
+from crawler.urls.canonical import page_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from crawler.options import Options
     from crawler.records import OrderWord, Record
     from crawler.sites.queue import SiteQueue, SiteRecord
-    from crawler.sites.scope import Scope
     from crawler.store.agreement import Account
+    from crawler.urls.scope import Scope
 
 
 class Repaired(TypedDict):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tldextract import TLDExtract
 
-from crawler.sites.url import host_of
+from crawler.urls.url import host_of
 
 
 def domain_finder(*, private_suffixes: bool) -> Callable[[str], str]:

@@ -3,7 +3,7 @@
 What comes out is what is asked for: resolved, with the host in its one spelling and everything else as it was written.
 A path and a query are escaped only where they cannot be sent otherwise; no escape is undone, changed or put in order.
 Left out are user, password, fragment, the default port and the dot behind a host. Whether two URLs are one page is
-told by crawler.sites.canonical.
+told by crawler.urls.canonical.
 
 Takes any text in time that grows with its length. UrlError tells in words for people why it cannot be fetched.
 """

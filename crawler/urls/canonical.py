@@ -1,7 +1,7 @@
 """One name for one page: the canonical spelling of its path, which tells whether two URLs are one page.
 
 The meaning is that of w3lib's canonicalize_url: query sorted, each field with an equals sign, escapes normalised. It is
-a name and never what is asked for: that is the URL as it was written (crawler.sites.url).
+a name and never what is asked for: that is the URL as it was written (crawler.urls.url).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from w3lib.url import canonicalize_url
 
-from crawler.sites.url import resolve
+from crawler.urls.url import resolve
 
 # A path that is its page's name already, and a query that is but for the order of its fields and their equals signs.
 # Of escapes those that stay: a space's in the path, and bytes from 80.

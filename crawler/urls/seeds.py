@@ -16,8 +16,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from crawler.sites.scope import has_public_suffix
-from crawler.sites.url import UrlError, host_of, resolve
+from crawler.urls.scope import has_public_suffix
+from crawler.urls.url import UrlError, host_of, resolve
 
 _BARE_HOST = re.compile(r"[^\s/:@?#]+\.[^\s/:@?#.]+(:\d+)?(/\S*)?")
 # What a table's column of seeds is called.

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from crawler.options import OptionError
-from crawler.sites.url import host_of
+from crawler.urls.url import host_of
 
 if TYPE_CHECKING:
     from crawler.options import Options
