@@ -143,7 +143,7 @@ PARTS = (
     ("crawler/agent/leasing.py", "", "publish, lease"),
     ("crawler/agent/session.py", "", "publish, lease"),
     ("crawler/agent/seeding.py", "", "publish, lease"),
-    ("crawler/sites/queue.py", "", "publish, lease"),
+    ("crawler/queue/queue.py", "", "publish, lease"),
     ("/redis/", "", "publish, lease"),
     ("/benchmarks/", "", "this measurement"),
     ("crawler/", "", "turns and answers"),

@@ -34,7 +34,7 @@ from benchmarks import meters  # noqa: E402
 from benchmarks.producers import DATABASES, KEY, Author, Place, Worker, coordinate, is_there, place  # noqa: E402
 from benchmarks.site_queue import discover, names, percentile  # noqa: E402
 from crawler import records  # noqa: E402
-from crawler.sites.queue import SiteQueue  # noqa: E402
+from crawler.queue.queue import SiteQueue  # noqa: E402
 from crawler.store.database import transaction  # noqa: E402
 from crawler.store.tables import fetches  # noqa: E402
 from crawler.store.writing import Stored, store  # noqa: E402

@@ -36,7 +36,7 @@ from scrapy_redis.queue import PriorityQueue
 
 from crawler.agent.frontier import Frontier
 from crawler.options import Options, read
-from crawler.sites.queue import Newcomer, SiteQueue
+from crawler.queue.queue import Newcomer, SiteQueue
 from crawler.store.server import Server
 
 SIZES = "10k,1M"

@@ -178,8 +178,8 @@ def print_json(figures: Any) -> None:
 
 def _foreseen() -> tuple[type[Exception], ...]:
     """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
-    from crawler.sites.connection import ServerAwayError
-    from crawler.sites.queue import BrokenRecordError
+    from crawler.queue.connection import ServerAwayError
+    from crawler.queue.queue import BrokenRecordError
     from crawler.store.database import DatabaseError
     from crawler.store.operating import OperationError
     from crawler.store.server import ServerError

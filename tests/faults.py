@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from crawler.agent.agent import Agent
 from crawler.fetch.handler import CurlDownloadHandler
-from crawler.sites.queue import Delivery, Offer, SiteQueue
+from crawler.queue.queue import Delivery, Offer, SiteQueue
 
 if TYPE_CHECKING:
     from scrapy import Request

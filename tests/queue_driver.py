@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from scrapy.settings import Settings
 
 from crawler.options import Options, read
-from crawler.sites.queue import Delivery, Leased, Newcomer, SiteQueue
+from crawler.queue.queue import Delivery, Leased, Newcomer, SiteQueue
 
 BASE = "lt:{0}:"
 CLASSES = {

@@ -18,6 +18,7 @@ from scrapy.settings import Settings
 from sqlalchemy import Engine, create_engine, delete, select, text, update
 
 from crawler.agent.frontier import Frontier
+from crawler.queue.queue import Leased, Newcomer, Restored
 from crawler.records import (
     SET_HASHES,
     Page,
@@ -31,7 +32,6 @@ from crawler.records import (
     pack_links,
     set_hash,
 )
-from crawler.sites.queue import Leased, Newcomer, Restored
 from crawler.store import agreement, operating, page_counts
 from crawler.store.agreement import UNKNOWN, Account
 from crawler.store.comparing import Comparison, count_lost

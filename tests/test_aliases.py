@@ -18,8 +18,8 @@ from sqlalchemy import Engine, event, select
 
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
+from crawler.queue.queue import Offer, Restored, SiteQueue, root_marks
 from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
-from crawler.sites.queue import Offer, Restored, SiteQueue, root_marks
 from crawler.store import decision_lock, operating
 from crawler.store.aliases import Loaded, compared
 from crawler.store.database import transaction

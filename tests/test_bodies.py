@@ -10,7 +10,7 @@ from typing import Any
 import brotli
 import pytest
 
-from crawler.sites.asking import AskedPage
+from crawler.queue.batches import AskedPage
 from tests.crawling import Place
 from tests.raw_server import page
 from tests.servers import RunningServer

@@ -1,4 +1,4 @@
-"""crawler.sites.connection over a real server: an agent's many calls at once share few connections."""
+"""crawler.queue.connection over a real server: an agent's many calls at once share few connections."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import redis
 import uvloop
 from scrapy.settings import Settings
 
-from crawler.sites import connection
-from crawler.sites.connection import MOST_CONNECTIONS
+from crawler.queue import connection
+from crawler.queue.connection import MOST_CONNECTIONS
 from tests.servers import RunningServer
 
 CALLS = 500

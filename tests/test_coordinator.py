@@ -26,6 +26,7 @@ from sqlalchemy import Table, make_url, select, text
 
 from benchmarks.producers import Author
 from crawler import options
+from crawler.queue.results import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
 from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, encode, pack_links
 from crawler.store.coordinator import (
     BATCH_BYTES,
@@ -35,7 +36,6 @@ from crawler.store.coordinator import (
     Coordinator,
 )
 from crawler.store.database import DatabaseError, migrate, open_database
-from crawler.store.stream import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, runs, sites
 from tests import warm
 from tests.conftest import MakeDatabase

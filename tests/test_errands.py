@@ -30,7 +30,7 @@ from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.slots import Slot
 from crawler.agent.visits import Visits
 from crawler.fetch.errors import HeaderLimitExceeded, MalformedAnswer, worth_another_try
-from crawler.sites.queue import Leased
+from crawler.queue.queue import Leased
 from tests.asking import asking
 from tests.crawling import ROOT, Place, Run
 from tests.faults import LateConnection, suffers

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from crawler.content.extra import DEEPEST, bounded
+from crawler.queue.batches import AskedPage
 from crawler.records import MOST_EXTRA_BYTES
-from crawler.sites.asking import AskedPage
 from crawler.store.database import open_database
 from crawler.views.figures import site_pages
 from tests.crawling import Place

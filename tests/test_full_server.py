@@ -14,10 +14,10 @@ import redis
 from scrapy.settings import Settings
 
 from crawler.options import Options
+from crawler.queue import connection
+from crawler.queue.results import GROUP, ResultsStream
 from crawler.records import Page, SiteFound
-from crawler.sites import connection
 from crawler.store import due_times
-from crawler.store.stream import GROUP, ResultsStream
 from crawler.store.writing import Stored
 from tests.crawling import Place
 from tests.drills import key

@@ -353,7 +353,7 @@ def test_every_library_in_use_is_a_dependency_or_comes_with_one() -> None:
 
 
 def test_package_data_is_readable_as_scrapyd_reads_it() -> None:
-    script = resources.files("crawler.sites").joinpath("queue.lua").read_text(encoding="utf-8")
+    script = resources.files("crawler.queue").joinpath("queue.lua").read_text(encoding="utf-8")
     assert script.startswith("#!lua")
 
 

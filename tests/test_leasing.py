@@ -16,7 +16,7 @@ from crawler.agent.outbox import Outbox
 from crawler.agent.session import Session
 from crawler.agent.slots import Slot
 from crawler.fetch.dns import Names
-from crawler.sites.queue import Delivery, Newcomer, Offer, Published, SiteQueue
+from crawler.queue.queue import Delivery, Newcomer, Offer, Published, SiteQueue
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer
 

@@ -29,14 +29,14 @@ from scrapy.settings import Settings
 from sqlalchemy import select, text
 
 from crawler import options
+from crawler.queue import connection
+from crawler.queue.results import results_key
 from crawler.records import Check, RecordError, decode
-from crawler.sites import connection
 from crawler.store import listener as listening
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.packet_client import Client, packets_of
 from crawler.store.packets import join
 from crawler.store.spool import CALL_ENTRIES, Spool
-from crawler.store.stream import results_key
 from crawler.store.tables import checks
 from crawler.store.writing import Counts, Stored, store
 from tests import warm

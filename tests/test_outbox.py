@@ -13,7 +13,7 @@ from crawler.agent.outbox import Outbox
 from crawler.agent.overrides import PLAIN, Dress
 from crawler.agent.session import Author
 from crawler.agent.slots import Slot
-from crawler.sites.queue import Delivery, Newcomer, Published, SiteQueue
+from crawler.queue.queue import Delivery, Newcomer, Published, SiteQueue
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from crawler import schedulers
+from crawler.queue.queue import SiteRecord
 from crawler.schedulers import SiteView
 from crawler.schedulers.law import FULL, HOURS, UNKNOWN
 from crawler.sites import planner as planning
 from crawler.sites import prospects
 from crawler.sites.planner import Planner, best_first, choose, probes_of, worth_probing
 from crawler.sites.prospects import Hours
-from crawler.sites.queue import SiteRecord
 from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
 

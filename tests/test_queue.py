@@ -18,8 +18,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from crawler.records import VERSION, WORKS, SiteOpened, decode
-from crawler.sites.queue import (
+from crawler.queue.queue import (
     DISCOVER_BATCH,
     FILL_BATCH,
     LOOK,
@@ -35,6 +34,7 @@ from crawler.sites.queue import (
     SessionGoneError,
     StaleLeaseError,
 )
+from crawler.records import VERSION, WORKS, SiteOpened, decode
 from tests.queue_driver import BASE, Driver, audit, delivery, driver, whole
 from tests.servers import RunningServer
 

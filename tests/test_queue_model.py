@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 import pytest
 from redis.asyncio import Redis
 
-from crawler.records import WORKS
-from crawler.sites.queue import (
+from crawler.queue.queue import (
     Delivery,
     Hand,
     Leased,
@@ -34,6 +33,7 @@ from crawler.sites.queue import (
     SiteQueue,
     StaleLeaseError,
 )
+from crawler.records import WORKS
 from tests.queue_driver import BASE, Whole, audit, connect, pass_time, places_of, queue_options
 from tests.servers import RunningServer
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.sites.queue import ENTRY_CHARACTERS, HELD_UP_MS, LockLostError, Newcomer, Offer, read_entry
+from crawler.queue.queue import ENTRY_CHARACTERS, HELD_UP_MS, LockLostError, Newcomer, Offer, read_entry
 from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
 

@@ -16,8 +16,8 @@ from scrapy.settings import Settings
 from sqlalchemy import Engine, event, select
 
 from crawler.left_out import LeftOut
+from crawler.queue.queue import LockLostError, Newcomer, Offer, Restored
 from crawler.records import Page, SiteEnded, hash64, set_hash
-from crawler.sites.queue import LockLostError, Newcomer, Offer, Restored
 from crawler.store import decision_lock, tables
 from crawler.store.database import transaction
 from crawler.store.decision_lock import DecisionLock

@@ -18,12 +18,12 @@ from scrapy.settings import Settings
 from sqlalchemy import Engine, delete, event, func, insert, select, update
 
 from crawler.options import LONGEST_SECONDS, Options
+from crawler.queue.queue import HELD_UP_MS
 from crawler.records import Asked, Page, Record, hash64
 from crawler.recrawl import account as accounts
 from crawler.recrawl.account import Account, Mean
 from crawler.reports import Crawl
 from crawler.reports import freshness as report
-from crawler.sites.queue import HELD_UP_MS
 from crawler.store import freshness, operating
 from crawler.store.beliefs import believed
 from crawler.store.database import transaction

@@ -19,7 +19,7 @@ from crawler.agent.downloader import TurnDownloader
 from crawler.agent.errands import CHECKS
 from crawler.agent.site_check import Permit
 from crawler.agent.site_watch import SiteWatch
-from crawler.sites.asking import AskedPage
+from crawler.queue.batches import AskedPage
 from tests.conftest import MakeDatabase
 from tests.crawling import Place, Run
 from tests.farm import Farm

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from crawler.agent.stream_watch import StreamWatch
-from crawler.sites.queue import Depth
+from crawler.queue.queue import Depth
 from tests.crawling import Place
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually

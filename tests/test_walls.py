@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from crawler.sites.asking import DIGEST_BYTES, AskedPage
+from crawler.queue.batches import DIGEST_BYTES, AskedPage
 from tests.crawling import Place
 from tests.servers import eventually
 from tests.small_site import RESET, Reply, SmallSite, links, text

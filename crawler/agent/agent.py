@@ -41,10 +41,10 @@ from crawler.agent.seeding import Added, NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.slots import Slot
 from crawler.agent.stream_watch import StreamWatch
+from crawler.queue import connection
+from crawler.queue.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
 from crawler.records import WORKS
 from crawler.robots import policy
-from crawler.sites import connection
-from crawler.sites.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
 from crawler.urls.scope import Scope
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from scrapy.exceptions import CannotResolveHostError
 from crawler import engine
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.site_check import Asker, NotAskedError, Permit, SiteCheck
-from crawler.sites.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
+from crawler.queue.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
 from crawler.urls.url import host_of
 
 if TYPE_CHECKING:

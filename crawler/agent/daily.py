@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from crawler.sites.queue import SiteQueue
+    from crawler.queue.queue import SiteQueue
 
 HOURS = 24
 REQUESTS_SETTING = "SITE_REQUESTS_PER_DAY"

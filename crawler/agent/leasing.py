@@ -20,7 +20,7 @@ from crawler.agent.errands import errand_of
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
 from crawler.agent.slots import Slot
-from crawler.sites.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
+from crawler.queue.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
 from crawler.urls.url import host_of
 
 if TYPE_CHECKING:

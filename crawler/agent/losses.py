@@ -11,12 +11,12 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from crawler.sites import connection
+from crawler.queue import connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from crawler.sites.queue import Depth, SiteQueue, TablesWord
+    from crawler.queue.queue import Depth, SiteQueue, TablesWord
 
 logger = logging.getLogger("agent")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from crawler import records
 from crawler.agent.remembered import Remembered
 from crawler.agent.session import Author, now_ms
-from crawler.sites.queue import Offer, SiteQueue
+from crawler.queue.queue import Offer, SiteQueue
 
 if TYPE_CHECKING:
     from crawler.agent.seeding import Seeding

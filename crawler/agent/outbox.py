@@ -14,7 +14,7 @@ from collections.abc import Callable
 from crawler import left_out, records
 from crawler.agent.session import Author, now_ms
 from crawler.agent.slots import Slot
-from crawler.sites.queue import Delivery, Published, SiteQueue, StaleLeaseError
+from crawler.queue.queue import Delivery, Published, SiteQueue, StaleLeaseError
 
 logger = logging.getLogger("agent")
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler import records
 from crawler.agent.session import Author, now_ms
-from crawler.sites import connection
-from crawler.sites.inlet import Inlet
-from crawler.sites.queue import Newcomer, SiteQueue
+from crawler.queue import connection
+from crawler.queue.queue import Newcomer, SiteQueue
+from crawler.queue.start_urls import Inlet
 from crawler.urls import seeds as reading
 from crawler.urls.scope import Scope
 from crawler.urls.seeds import BadSeed, Seed

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler import records
-from crawler.sites import connection
-from crawler.sites.queue import QueueOlderError, Renewed, SessionGoneError, SiteQueue
+from crawler.queue import connection
+from crawler.queue.queue import QueueOlderError, Renewed, SessionGoneError, SiteQueue
 
 if TYPE_CHECKING:
     from crawler.options import Options

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crawler.agent.breaker import Row
 from crawler.agent.frontier import encode
 from crawler.left_out import Reason, to_text
+from crawler.queue.queue import Delivery, Ending, read_entry
 from crawler.records import Visit
-from crawler.sites.queue import Delivery, Ending, read_entry
 from crawler.urls.canonical import page_of
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from crawler.content.out_links import OutLinks
     from crawler.content.traps import Traps
     from crawler.fetch.timeouts import SitePatience
+    from crawler.queue.batches import Asking
+    from crawler.queue.queue import Leased
     from crawler.robots.policy import Rules
     from crawler.robots.windows import Window
-    from crawler.sites.asking import Asking
-    from crawler.sites.queue import Leased
 
 
 logger = logging.getLogger("agent")

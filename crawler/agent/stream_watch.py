@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crawler.sites.queue import Depth
+    from crawler.queue.queue import Depth
 
 logger = logging.getLogger("agent")
 

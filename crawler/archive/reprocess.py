@@ -31,9 +31,9 @@ from crawler.agent.session import Author, BackOff, now_ms
 from crawler.agent.slots import Slot
 from crawler.agent.visits import note_answer
 from crawler.archive.reader import CaptureError, Damage, Library, NotThere, captures
+from crawler.queue import connection
+from crawler.queue.queue import Leased, SiteQueue
 from crawler.robots import policy
-from crawler.sites import connection
-from crawler.sites.queue import Leased, SiteQueue
 from crawler.urls.canonical import page_of
 from crawler.urls.scope import Scope
 from crawler.urls.url import UrlError, resolve

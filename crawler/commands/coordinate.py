@@ -47,7 +47,7 @@ class Command(LowtideCommand):
         from scrapy.utils.log import configure_logging
 
         from crawler import recrawl
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         try:
@@ -69,7 +69,7 @@ class Command(LowtideCommand):
         return self._remote(stop) if connection.is_named(self.settings) else self._local(stop)
 
     def _remote(self, stop: threading.Event) -> int:
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         if not self.options.database_url and not connection.may_serve_itself(self.settings):
@@ -79,8 +79,8 @@ class Command(LowtideCommand):
 
     def _compare(self) -> None:
         """Say once on which sites queue and tables differ. On one machine `scrapy crawl` does that at its end."""
-        from crawler.sites.connection import ServerAwayError
-        from crawler.sites.queue import BrokenRecordError
+        from crawler.queue.connection import ServerAwayError
+        from crawler.queue.queue import BrokenRecordError
         from crawler.store import agreement
         from crawler.store.database import DatabaseError
 
@@ -92,7 +92,7 @@ class Command(LowtideCommand):
                 logger.warning("%s", agreement.in_words(wrong))
 
     def _local(self, stop: threading.Event) -> int:
-        from crawler.sites import connection
+        from crawler.queue import connection
         from crawler.store.local import COORDINATOR, STOPPED, UNUSABLE, ServerKeeper
         from crawler.store.server import CoordinatorRuns, OtherCrawl, Server
 
@@ -127,7 +127,7 @@ class Command(LowtideCommand):
     ) -> int:
         from redis.exceptions import RedisError
 
-        from crawler.sites import connection
+        from crawler.queue import connection
         from crawler.store.coordinator import Coordinator
         from crawler.store.database import DatabaseError
         from crawler.store.local import UNUSABLE
@@ -147,9 +147,9 @@ class Command(LowtideCommand):
 @contextmanager
 def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
     """While the block runs, so does a planner, once there are more sites than slots, or other works than loading."""
-    from crawler.sites import connection
+    from crawler.queue import connection
+    from crawler.queue.results import sites_wait, works_wait
     from crawler.store.local import handed_on
-    from crawler.store.stream import sites_wait, works_wait
 
     # What this process was called with, of which Scrapy has taken the command's name.
     command = [sys.executable, "-m", "crawler.start", "plan", *sys.argv[1:]]

@@ -208,7 +208,7 @@ class Command(stock.Command):
         """What every agent would find out by itself, once a server runs for it."""
         from scrapy import Spider
 
-        from crawler.sites import connection
+        from crawler.queue import connection
         from crawler.urls import seeds
 
         assert self.settings is not None
@@ -256,7 +256,7 @@ class Command(stock.Command):
 
     def _nothing(self, started_ms: int) -> str:
         """What to say where the crawl went to its end and the tables hold no page; empty: they do, or who knows."""
-        from crawler.sites import connection
+        from crawler.queue import connection
         from crawler.store.joining import names_tables
 
         assert self.settings is not None
@@ -312,7 +312,7 @@ class Command(stock.Command):
 
     def _check_services(self) -> None:
         """What the crawl needs and another runs must be there when it starts; later it is waited for."""
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         try:
@@ -393,7 +393,7 @@ class Command(stock.Command):
     def _supervise(self, name: str, opts: argparse.Namespace) -> int:
         from scrapy.utils.log import configure_logging
 
-        from crawler.sites import connection
+        from crawler.queue import connection
         from crawler.supervisor import Supervisor
 
         assert self.settings is not None
@@ -410,8 +410,8 @@ class Command(stock.Command):
 
     def _goes_on(self, opts: argparse.Namespace) -> bool:
         """Whether the crawl goes on with its feeds. Asked once for all: the second agent finds the first at work."""
-        from crawler.sites import connection
-        from crawler.sites.queue import BrokenRecordError
+        from crawler.queue import connection
+        from crawler.queue.queue import BrokenRecordError
         from crawler.store import leftover
         from crawler.store.server import Server, ServerError
 
@@ -481,8 +481,8 @@ class Command(stock.Command):
 
     def _left(self) -> Left | None:
         """What is left in the queue; None where it cannot be looked at any more."""
-        from crawler.sites.connection import ServerAwayError
-        from crawler.sites.queue import BrokenRecordError
+        from crawler.queue.connection import ServerAwayError
+        from crawler.queue.queue import BrokenRecordError
         from crawler.store import leftover
         from crawler.store.server import ServerError
 
@@ -510,8 +510,8 @@ class Command(stock.Command):
         assert self.settings is not None
         if not names_tables(self.settings, self.options):
             return 0, ""
-        from crawler.sites.connection import ServerAwayError
-        from crawler.sites.queue import BrokenRecordError
+        from crawler.queue.connection import ServerAwayError
+        from crawler.queue.queue import BrokenRecordError
         from crawler.store import agreement
         from crawler.store.database import DatabaseError
         from crawler.store.server import ServerError
@@ -524,7 +524,7 @@ class Command(stock.Command):
 
     def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
         """What was found, where it is, and what to type next; to standard error where items go to the output."""
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         from crawler.store.joining import names_tables

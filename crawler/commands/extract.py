@@ -109,7 +109,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         return exit_code_of(crawler) or int(unwell > 0)
 
     def _check_server(self) -> None:
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         connection.require(self.settings)

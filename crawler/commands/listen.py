@@ -51,7 +51,7 @@ class Command(LowtideCommand):
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
         from scrapy.utils.log import configure_logging
 
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         as_given = self.settings.copy()

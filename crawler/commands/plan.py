@@ -28,7 +28,7 @@ class Command(LowtideCommand):
         from redis.exceptions import RedisError
         from scrapy.utils.log import configure_logging
 
-        from crawler.sites import connection
+        from crawler.queue import connection
         from crawler.store.joining import joined, require_tables
 
         assert self.settings is not None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from crawler.sites.queue import SiteQueue
+    from crawler.queue.queue import SiteQueue
     from crawler.store.operating import Rebuilt
     from crawler.store.repairing import Repaired
 
@@ -138,8 +138,8 @@ class Command(LowtideCommand):
             print("next: scrapy crawl site")
 
     async def _repair_now(self, engine: Engine, give_up: list[str]) -> Repaired:
-        from crawler.sites import connection
-        from crawler.sites.queue import SiteQueue
+        from crawler.queue import connection
+        from crawler.queue.queue import SiteQueue
         from crawler.store.repairing import Repair
         from crawler.urls.scope import Scope
 
@@ -202,7 +202,7 @@ class Command(LowtideCommand):
         """Names of the agents at work; CommandError where they cannot be read."""
         from redis.exceptions import ResponseError
 
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         try:
             return await queue.at_work()

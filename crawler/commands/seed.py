@@ -91,7 +91,7 @@ class Command(LowtideCommand):
         from redis.exceptions import RedisError
 
         from crawler.agent.seeding import NoContactError, take_over
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         theirs = self.settings.copy()

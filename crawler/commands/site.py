@@ -15,7 +15,7 @@ from crawler.printable import printable
 if TYPE_CHECKING:
     import argparse
 
-    from crawler.sites.queue import SiteQueue
+    from crawler.queue.queue import SiteQueue
 
 ORDERS = ("pause", "resume", "block")
 DONE = {"pause": "paused", "resume": "resumed", "block": "blocked"}

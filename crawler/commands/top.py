@@ -55,7 +55,7 @@ class Command(LowtideCommand):
 
     def _refuse_nothing(self) -> None:
         """Where no crawl ever was, none is begun by looking."""
-        from crawler.sites import connection
+        from crawler.queue import connection
 
         assert self.settings is not None
         if not connection.is_named(self.settings) and not self.options.var.is_dir():

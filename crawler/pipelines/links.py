@@ -21,15 +21,9 @@ logger = logging.getLogger("pipelines")
 class Links:
     """Follows links; not where robots say nofollow.
 
-    Those of an exact duplicate are its original's, but for relative ones in another folder: these are tried, within
-    bounds (crawler.content.copies), and only by loading. For ranks a duplicate links to nothing. Where MAX_DEPTH may have
-    left out links of the original, a less deep duplicate has them.
-
-    What it shows in a frame is followed too. It is one of its out-links, as its readers are there already; but an
-    iframe of another site is none: it is a widget, and ranks would gather where counters and films come from.
-
-    What the page names as canonical (Attributes has read it) is followed like a link, and like a link not where robots
-    say nofollow, which asks that nothing be found by way of this page. It is none of its out-links: nobody clicks it.
+    An exact duplicate has its original's links, except relative ones in another folder: these are tried, within bounds
+    (crawler.content.copies), and only by loading. For ranks a duplicate links to nothing. Where MAX_DEPTH may have left
+    out links of the original, a less deep duplicate has them.
     """
 
     def process(self, page: LoadedPage) -> None:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from crawler.options import PLAIN
-from crawler.sites import connection
-from crawler.sites.connection import ServerAwayError
-from crawler.sites.queue import SiteQueue
+from crawler.queue import connection
+from crawler.queue.connection import ServerAwayError
+from crawler.queue.queue import SiteQueue
 from crawler.store.joining import joined
 from crawler.store.server import ServerError
 from crawler.views.drawing import Bar, Picture, bars

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from crawler.sites import connection
+from crawler.queue import connection
+from crawler.queue.queue import SiteQueue
 from crawler.sites.load import FULL, UNKNOWN
 from crawler.sites.planner import Planner
-from crawler.sites.queue import SiteQueue
 from crawler.store.joining import joined
 from crawler.store.planning import TableLoads
 from crawler.views.drawing import HeatRow, Picture, heat

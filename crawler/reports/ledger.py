@@ -16,8 +16,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from crawler import left_out
-from crawler.sites import connection
-from crawler.sites.queue import SiteQueue
+from crawler.queue import connection
+from crawler.queue.queue import SiteQueue
 from crawler.store import agreement
 from crawler.store.joining import joined
 from crawler.store.page_counts import ON_THE_WAY

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from crawler.queue.queue import SiteRecord
 from crawler.schedulers import SiteView
 from crawler.schedulers.law import FULL, UNKNOWN
-from crawler.sites.queue import SiteRecord
 
 # Pages of a site nobody has looked into yet, before any site was.
 FIRST_SIZE = 100.0

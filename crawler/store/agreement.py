@@ -25,6 +25,9 @@ from sqlalchemy import select
 
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.left_out import from_text
+from crawler.queue import connection
+from crawler.queue.queue import SiteQueue, SiteRecord, read_entry
+from crawler.queue.results import results_key
 from crawler.records import (
     SET_HASHES,
     Page,
@@ -37,8 +40,6 @@ from crawler.records import (
     hash64,
     set_hash,
 )
-from crawler.sites import connection
-from crawler.sites.queue import SiteQueue, SiteRecord, read_entry
 from crawler.store import owing
 from crawler.store.comparing import given_up, reset_ms, unknown_to_all
 from crawler.store.database import check_version, open_database
@@ -55,7 +56,6 @@ from crawler.store.page_counts import (
     named_pages,
 )
 from crawler.store.reading import by_key, counts_of
-from crawler.store.stream import results_key
 from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
 from crawler.store.tables import UNFINISHED as STILL_OPEN
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.sites.queue import Holding
+    from crawler.queue.queue import Holding
 
 # Entries of the results stream, and checkpoints, that are read at a time.
 READ_AT_A_TIME = 1000

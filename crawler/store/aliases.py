@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import func, select, tuple_, update
 
 from crawler.left_out import to_text
+from crawler.queue.queue import Likeness, Offer, Progress
 from crawler.records import GIVEN_UP, SiteEnded, encode, hash64
-from crawler.sites.queue import Likeness, Offer, Progress
 from crawler.store.agreement import UNFINISHED, frontier_of
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from crawler.agent.frontier import Frontier
     from crawler.options import Options
-    from crawler.sites.queue import SiteQueue, Suspect
+    from crawler.queue.queue import SiteQueue, Suspect
     from crawler.store.decision_lock import DecisionLock
 
 logger = logging.getLogger("coordinator")

@@ -20,13 +20,13 @@ import scrapy
 
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError
+from crawler.queue import connection, restarts
+from crawler.queue.results import results_key
 from crawler.release import version
-from crawler.sites import connection
-from crawler.store import comparing, database, durability, operating, restarts
+from crawler.store import comparing, database, durability, operating
 from crawler.store.joining import joined, names_tables
 from crawler.store.leftover import coordinators
 from crawler.store.server import ServerError
-from crawler.store.stream import results_key
 from crawler.urls.seeds import names_contact
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ import redis
 from redis.exceptions import NoPermissionError
 from sqlalchemy import ColumnElement, and_, func, or_, select, true
 
-from crawler.sites.connection import sites_lost
-from crawler.sites.queue import bucket_of
+from crawler.queue.connection import sites_lost
+from crawler.queue.queue import bucket_of
+from crawler.queue.results import Mark
 from crawler.store.database import DatabaseError
 from crawler.store.reading import by_key
-from crawler.store.stream import Mark
 from crawler.store.tables import BLOCKED, FINISHED, sites
 from crawler.store.writing import entry_number
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import redis
 
-from crawler.sites import connection
+from crawler.queue import connection
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

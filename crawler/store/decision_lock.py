@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from crawler.sites.queue import LockLostError
+from crawler.queue.queue import LockLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from crawler.sites.queue import SiteQueue
+    from crawler.queue.queue import SiteQueue
 
 LOCK_SECONDS: Final = 10.0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler.options import OptionError
-from crawler.sites import connection
+from crawler.queue import connection
 from crawler.store.server import Server
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from crawler import records
 from crawler.options import OptionError
-from crawler.sites import connection
+from crawler.queue import connection
 from crawler.store.packets import Fault, Frames, PacketError, Refusal, decode, offset
 from crawler.store.spool import Fields, Spool
 

@@ -28,10 +28,10 @@ from scrapy.utils.project import inside_project
 
 from crawler import engine
 from crawler import options as our_options
-from crawler.sites import connection
-from crawler.sites.queue import BrokenRecordError, SiteQueue
+from crawler.queue import connection
+from crawler.queue.queue import BrokenRecordError, SiteQueue
+from crawler.queue.results import Mark, heartbeat_key, results_key
 from crawler.store.server import OtherCrawl, Server, ServerError, is_gone
-from crawler.store.stream import Mark, heartbeat_key, results_key
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.sites.queue import SiteQueue, SiteRecord
+    from crawler.queue.queue import SiteQueue, SiteRecord
 
 # Rows of `pages` that are read at a time: half a megabyte of links mostly, 200 of pages with MAX_LINKS_PER_PAGE each.
 _BATCH = 500

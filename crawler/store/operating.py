@@ -17,8 +17,8 @@ from sqlalchemy import func, select
 
 from crawler import records
 from crawler.left_out import from_text, in_words, to_text
-from crawler.sites import connection
-from crawler.sites.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
+from crawler.queue import connection
+from crawler.queue.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
 from crawler.store import page_counts
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.naming import Again, naming_pages, opened

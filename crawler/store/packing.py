@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, and_, false, func, select, true
 
 from crawler import states
+from crawler.queue.batches import DIGEST_BYTES, AskedPage, Asking, pack
 from crawler.records import Work, hash64
 from crawler.recrawl import account as accounts
-from crawler.sites.asking import DIGEST_BYTES, AskedPage, Asking, pack
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.tables import pages
 from crawler.urls.canonical import path_of
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
+    from crawler.queue.queue import SiteQueue
     from crawler.sites.planner import Loads
-    from crawler.sites.queue import SiteQueue
     from crawler.store.revisits import Revisits
 
 logger = logging.getLogger("planner")

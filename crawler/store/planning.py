@@ -21,11 +21,11 @@ import numpy as np
 from redis.exceptions import RedisError
 from sqlalchemy import select
 
+from crawler.queue import connection
+from crawler.queue.queue import BrokenRecordError, SiteQueue
 from crawler.schedulers.law import HOURS, UNKNOWN
-from crawler.sites import connection
 from crawler.sites.planner import Planner
 from crawler.sites.prospects import Hours
-from crawler.sites.queue import BrokenRecordError, SiteQueue
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
 from crawler.store.loads import LoadedTable, load_table
 from crawler.store.packing import Packer

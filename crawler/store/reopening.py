@@ -20,9 +20,9 @@ import redis
 from sqlalchemy import and_, select, tuple_
 
 from crawler.agent.frontier import Known, checkpoint_of
+from crawler.queue import connection
+from crawler.queue.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
 from crawler.records import hash64
-from crawler.sites import connection
-from crawler.sites.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
 from crawler.store import full_sites, owing
 from crawler.store.agreement import lost_pages
 from crawler.store.aliases import Aliases
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.sites.queue import SiteRecord, Undecided
+    from crawler.queue.queue import SiteRecord, Undecided
     from crawler.store.full_sites import Refused
     from crawler.store.owing import Owed
 

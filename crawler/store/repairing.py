@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
+    from crawler.queue.queue import SiteQueue, SiteRecord
     from crawler.records import OrderWord, Record
-    from crawler.sites.queue import SiteQueue, SiteRecord
     from crawler.store.agreement import Account
     from crawler.urls.scope import Scope
 

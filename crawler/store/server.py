@@ -59,7 +59,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from crawler.disk import make_folder, sync_files, sync_folders
-from crawler.store.stream import results_key
+from crawler.queue.results import results_key
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from crawler.store.stream import results_key
+from crawler.queue.results import results_key
 
 logger = logging.getLogger("listener")
 

@@ -21,7 +21,7 @@ from rich.constrain import Constrain
 from rich.live import Live
 from rich.text import Text
 
-from crawler.sites import connection
+from crawler.queue import connection
 from crawler.store.server import Server
 from crawler.views.top import drawn
 from crawler.views.watching import Watch

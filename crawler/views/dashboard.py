@@ -23,8 +23,8 @@ from aiohttp import web
 from redis.exceptions import RedisError
 
 from crawler.options import OptionError
+from crawler.queue.queue import BrokenRecordError, Holding, SiteRecord
 from crawler.records import status_in_words
-from crawler.sites.queue import BrokenRecordError, Holding, SiteRecord
 from crawler.store.database import DatabaseError
 from crawler.views import figures, metrics
 from crawler.views.drawing import Bar, bars

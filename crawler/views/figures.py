@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sqlalchemy import and_, func, select
 
+from crawler.queue.results import GROUP, heartbeat_key, results_key
 from crawler.records import hash64
 from crawler.sites.load import FULL, UNKNOWN
 from crawler.store.database import transaction
 from crawler.store.loads import LoadedTable
 from crawler.store.ranks import in_force
 from crawler.store.reading import by_key, in_stretches
-from crawler.store.stream import GROUP, heartbeat_key, results_key
 from crawler.store.tables import dead_letters, fetches, pages, ranks, runs, site_ranks, sites
 from crawler.views.words import status_word
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.sites.queue import Depth, Holding, SiteQueue, SiteRecord
+    from crawler.queue.queue import Depth, Holding, SiteQueue, SiteRecord
 
 HOURS = 24
 # Turns at the end of the history that tell how fast a crawl is and what goes wrong: some 10 ms.

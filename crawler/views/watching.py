@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
-from crawler.sites import connection
-from crawler.sites.queue import BrokenRecordError, SiteQueue
+from crawler.queue import connection
+from crawler.queue.queue import BrokenRecordError, SiteQueue
 from crawler.store import operating
 from crawler.store.database import DatabaseError
 from crawler.views import figures

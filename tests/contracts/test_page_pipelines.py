@@ -29,7 +29,7 @@ from crawler.agent.slots import Slot
 from crawler.content import extra
 from crawler.fetch.dns import Names
 from crawler.pipelines.sitemaps import Sitemaps
-from crawler.sites.queue import Leased
+from crawler.queue.queue import Leased
 from crawler.spiders.site import SiteSpider
 
 OUTSIDER = "tests.contracts.outsider.WithoutScripts"

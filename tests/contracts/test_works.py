@@ -10,8 +10,8 @@ from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.misc import load_object
 
 from crawler.agent import works
+from crawler.queue.batches import AskedPage
 from crawler.records import WORKS, Work
-from crawler.sites.asking import AskedPage
 from tests.crawling import Place
 from tests.small_site import SmallSite, links, text
 from tests.test_works import give, queue_of

@@ -229,7 +229,7 @@ def test_without_a_user_nothing_is_said(cluster: Cluster) -> None:
 @pytest.mark.parametrize("user", SCRIPT_USERS)
 def test_a_user_may_do_all_that_the_script_does(user: str, cluster: Cluster) -> None:
     """The script's rare ways too, which no crawl of a test goes."""
-    script = (ROOT / "crawler/sites/queue.lua").read_text()
+    script = (ROOT / "crawler/queue/queue.lua").read_text()
     called = set(re.findall(r"call\('([A-Z]+)'", script))
     assert len(called) > 20
     assert [name for name in sorted(called) if not cluster.may(user, name)] == []

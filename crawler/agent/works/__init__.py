@@ -3,7 +3,7 @@
 All that holds for loading holds for them: lease and token, robots.txt, the pause between two requests, rests, the
 address guard, the outbox with its spool. A work fills a slot's frontier with the pages it wants asked, dresses each
 request, and is given the answer or the error; it ends each turn, or sets it back for another try. It opens no database:
-what it must know of pages comes packed (crawler.sites.asking), and what it learns goes out as records.
+what it must know of pages comes packed (crawler.queue.batches), and what it learns goes out as records.
 """
 
 from __future__ import annotations

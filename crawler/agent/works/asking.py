@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from crawler import states
 from crawler.agent.session import now_ms
 from crawler.agent.visits import note_headers, note_times
+from crawler.queue import batches
+from crawler.queue.batches import AskingError
 from crawler.records import Asked
-from crawler.sites import asking
-from crawler.sites.asking import AskingError
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from crawler.agent.frontier import Turn
     from crawler.agent.slots import Slot
     from crawler.agent.visits import Visits
+    from crawler.queue.batches import AskedPage
     from crawler.records import Answer
-    from crawler.sites.asking import AskedPage
 
 logger = logging.getLogger("agent")
 
@@ -43,7 +43,7 @@ class AskingWork:
     def begin(self, slot: Slot, packed: bytes) -> None:
         """Take in what was packed; of bytes that are none nothing is asked, and the next packing replaces them."""
         try:
-            slot.asking = asking.unpack(packed)
+            slot.asking = batches.unpack(packed)
         except AskingError as error:
             logger.warning("%s: what is to be asked cannot be read (%s)", slot.site, error)
             slot.next_due_ms = int((self._agent.session.server_time() + UNREADABLE_SECONDS) * 1000)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crawler import states
 from crawler.agent.answers import REDIRECTS
 from crawler.agent.works.asking import NO_HEAD, AskingWork
-from crawler.sites.asking import DIGEST_BYTES
+from crawler.queue.batches import DIGEST_BYTES
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from crawler.agent.frontier import Turn
     from crawler.agent.slots import Slot
+    from crawler.queue.batches import AskedPage
     from crawler.records import Answer
-    from crawler.sites.asking import AskedPage
 
 
 class Recheck(AskingWork):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from crawler.agent.frontier import Turn
     from crawler.agent.slots import Slot
+    from crawler.queue.batches import AskedPage
     from crawler.records import Answer
-    from crawler.sites.asking import AskedPage
 
 
 class Revive(AskingWork):

@@ -28,8 +28,8 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from crawler.options import Options
 from crawler.printable import printable
+from crawler.queue import connection
 from crawler.records import VERSION, WORKS, Work
-from crawler.sites import connection
 
 # How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan. `later`:
 # unfinished, due at a time. `parked`: its address has no free place.
@@ -354,7 +354,7 @@ class SiteQueue:
             max(options.sites_per_address, options.sites_per_shared_address),
         )
         self._offers: dict[str, int] = {}  # agent -> the number of its last `offer` that the server answered
-        self._source = resources.files("crawler.sites").joinpath("queue.lua").read_text()
+        self._source = resources.files("crawler.queue").joinpath("queue.lua").read_text()
         self._sha: str | None = None
 
     # --- agents ---

@@ -1,7 +1,7 @@
 #!lua
 -- The site queue's operations: each call is one of them, whole or not at all, on the server's clock.
 -- KEYS[1] is <prefix>:{0}:count; every other key is made from it and so has the same hash tag.
--- ARGV[1] names the operation; crawler/sites/queue.py is the only caller and documents each. An operation that takes
+-- ARGV[1] names the operation; crawler/queue/queue.py is the only caller and documents each. An operation that takes
 -- a list reads it from ARGV itself, for unpack ends at some 8,000 values.
 -- Rule: check everything first, write last, for a script that fails after a write keeps the write.
 --
