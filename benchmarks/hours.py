@@ -42,7 +42,7 @@ from benchmarks.simulator.instances import REFERENCE, Instance, draw  # noqa: E4
 from benchmarks.simulator.optimum import optimum  # noqa: E402
 from benchmarks.simulator.web import HOURS, ROBOTS, Hit, Paced, PacedWeb  # noqa: E402
 from crawler import schedulers  # noqa: E402
-from crawler.sites.load import UNKNOWN  # noqa: E402
+from crawler.planning.load import UNKNOWN  # noqa: E402
 from tests.crawling import Run  # noqa: E402
 
 

@@ -38,9 +38,9 @@ from crawler.content.keywords import headings, keywords
 from crawler.content.language import language
 from crawler.content.media import media
 from crawler.fetch import decoding
+from crawler.planning import load_file
 from crawler.printable import printable
 from crawler.robots import policy
-from crawler.sites import load_file
 from crawler.store import packets
 from crawler.urls import seeds
 from crawler.urls.canonical import split

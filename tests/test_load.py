@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from crawler.sites import load
-from crawler.sites.load import (
+from crawler.planning import load
+from crawler.planning.load import (
     BUSIEST,
     FULL,
     UNKNOWN,

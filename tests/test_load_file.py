@@ -7,8 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from crawler.sites.load import FULL, UNKNOWN
-from crawler.sites.load_file import HEADER, SIMPLE_HEADER, LoadFileError, read, write
+from crawler.planning.load import FULL, UNKNOWN
+from crawler.planning.load_file import HEADER, SIMPLE_HEADER, LoadFileError, read, write
 
 SITE = "https://example.org"
 LONG, SIMPLE = ",".join(HEADER), ",".join(SIMPLE_HEADER)

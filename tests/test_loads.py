@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, create_engine, select
 
-from crawler.records import Visit
-from crawler.reports import load as report
-from crawler.sites.load import BUSIEST, FULL, UNKNOWN, cell_of, lost_pace
-from crawler.sites.load_file import HEADER, SIMPLE_HEADER
-from crawler.store import loads, reading
-from crawler.store.database import transaction
-from crawler.store.loads import (
+from crawler.planning import load_store
+from crawler.planning.load import BUSIEST, FULL, UNKNOWN, cell_of, lost_pace
+from crawler.planning.load_file import HEADER, SIMPLE_HEADER
+from crawler.planning.load_store import (
     country_of,
     forget_profile,
     import_profiles,
@@ -23,6 +20,10 @@ from crawler.store.loads import (
     profiles,
     visits_after,
 )
+from crawler.records import Visit
+from crawler.reports import load as report
+from crawler.store import reading
+from crawler.store.database import transaction
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import visits
 from crawler.store.writing import Stored, forget, store
@@ -93,7 +94,7 @@ def test_a_forgotten_site_leaves_nothing(kind: str, filled: OpenTables) -> None:
 def test_imports_replace_and_are_forgotten(
     kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (loads, reading):
+    for module in (load_store, reading):
         monkeypatch.setattr(module, "STRETCH_ROWS", 7)
     engine = filled(kind)
     names = [f"https://{n}.example" for n in range(30)]
@@ -125,7 +126,7 @@ def test_a_table_grows_with_what_comes(filled: OpenTables, monkeypatch: pytest.M
     table = load_table(engine)
     assert table.refresh(engine) == 0
     put(engine, *told[100:])
-    monkeypatch.setattr(loads, "STRETCH_ROWS", 50)
+    monkeypatch.setattr(load_store, "STRETCH_ROWS", 50)
     assert table.refresh(engine) == 499
     assert len(table) == len(table.names) == len(table.windows) == 37
     assert sum(table.visits.values()) == 599

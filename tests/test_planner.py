@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from crawler import schedulers
+from crawler.planning import planner as planning
+from crawler.planning import site_view
+from crawler.planning.planner import Planner, best_first, choose, probes_of, worth_probing
+from crawler.planning.site_view import Hours
 from crawler.queue.queue import SiteRecord
 from crawler.schedulers import SiteView
 from crawler.schedulers.law import FULL, HOURS, UNKNOWN
-from crawler.sites import planner as planning
-from crawler.sites import prospects
-from crawler.sites.planner import Planner, best_first, choose, probes_of, worth_probing
-from crawler.sites.prospects import Hours
 from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
 
@@ -41,13 +41,13 @@ def record(site: str, state: str = "waiting", **changes: object) -> SiteRecord:
     return SiteRecord(site, state, False, None)._replace(**changes)
 
 
-def open_of(*records: SiteRecord, **progress: tuple[int, int]) -> prospects.Prospects:
-    return prospects.open_sites(records, progress)
+def open_of(*records: SiteRecord, **progress: tuple[int, int]) -> site_view.Prospects:
+    return site_view.open_sites(records, progress)
 
 
 def view_of(n: int, hours: Hours | None = None, **changes: object) -> SiteView:
     given = {"slots": 4, "hour_left": 1.0, "hour_seconds": 3600.0, "delay": 0.0, **changes}
-    return prospects.view(
+    return site_view.view(
         open_of(*(record(f"s{i}") for i in range(n))),
         hours or hours_of(n),
         **given,  # type: ignore[arg-type]
@@ -80,16 +80,16 @@ def test_only_sites_that_may_be_worked_on_are_open() -> None:
 def test_sizes_are_drawn_to_the_mean_of_all_while_little_is_done() -> None:
     known = np.array([0, 1000, 100, 100], np.float32)
     done = np.array([0, 0, 0, 100], np.float32)
-    left = prospects.remaining(known, done)
+    left = site_view.remaining(known, done)
     assert left[0] == 400, "the mean of those that were looked into"
     assert left[1] == 1000, "never less than what the frontier has"
     assert left[2] == 400, "nothing is done of it yet"
     assert 60 < left[3] < 80, "most of what is known of it is done"
-    assert prospects.remaining(known, done, most=50).max() == 50
+    assert site_view.remaining(known, done, most=50).max() == 50
     none = np.zeros(2, np.float32)
-    assert prospects.remaining(none, none).tolist() == [100, 100]
-    assert prospects.remaining(none, none, ended=prospects.Ended(4, 120)).tolist() == [30, 30]
-    assert prospects.remaining(known, done, ended=prospects.Ended(1, 0))[0] == 300, "one more, without any"
+    assert site_view.remaining(none, none).tolist() == [100, 100]
+    assert site_view.remaining(none, none, ended=site_view.Ended(4, 120)).tolist() == [30, 30]
+    assert site_view.remaining(known, done, ended=site_view.Ended(1, 0))[0] == 300, "one more, without any"
 
 
 def test_a_view_without_evidence_is_flat_and_means_something() -> None:
@@ -106,7 +106,7 @@ def test_hours_outside_of_the_visiting_time_have_no_pace() -> None:
     view = view_of(2, hours_of(2, is_open=is_open, load=np.full((2, HOURS), 127, np.uint8), pace=100.0))
     assert view.ready.tolist() == [False, True]
     assert (schedulers.pace(view)[0] == 0).nonzero()[0].tolist() == [0, 5]
-    coming = prospects.next_hour(view, is_open)
+    coming = site_view.next_hour(view, is_open)
     assert coming.ready.tolist() == [True, True]
     assert (coming.load[0] == FULL).nonzero()[0].tolist() == [4, 23]
 
@@ -182,7 +182,7 @@ def test_only_large_sites_without_evidence_are_probed() -> None:
         record("c", known=50_000),
         record("d", known=9000),
     ]
-    view = prospects.view(
+    view = site_view.view(
         open_of(*known), hours_of(4), slots=50, hour_left=1.0, hour_seconds=3600.0, delay=1.0
     )
     assert worth_probing(view, np.array([False, False, False, True]), seen).tolist() == [2, 0]

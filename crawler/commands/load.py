@@ -55,8 +55,7 @@ class Command(LowtideCommand):
 
     def _import(self, name: str, *, as_json: bool) -> None:
         from crawler.disk import make_folder, sync_folders
-        from crawler.sites import load_file
-        from crawler.store import loads
+        from crawler.planning import load_file, load_store
         from crawler.store.database import migrate, open_database
 
         with _source(name) as lines:
@@ -68,24 +67,23 @@ class Command(LowtideCommand):
             sync_folders(*make_folder(self.options.var))
         engine = open_database(self.options.database)
         migrate(engine)  # loads may be known before the first crawl is
-        many = loads.import_profiles(engine, found.items())
+        many = load_store.import_profiles(engine, found.items())
         if as_json:
             print_json({"imported": many})
         else:
             print(f"loads of {many} sites imported")
 
     def _export(self, name: str) -> None:
-        from crawler.sites import load_file
-        from crawler.store import loads
+        from crawler.planning import load_file, load_store
 
-        table = loads.load_table(self._tables())
+        table = load_store.load_table(self._tables())
         profile = table.profile()
         order = sorted(range(len(table)), key=table.names.__getitem__)
         with _target(name) as out:
             load_file.write(out, ((table.names[row], profile[row]) for row in order))
 
     def _forget(self, names: list[str], *, as_json: bool) -> None:
-        from crawler.store import loads
+        from crawler.planning import load_store
         from crawler.urls.canonical import split
         from crawler.urls.url import UrlError
 
@@ -94,7 +92,7 @@ class Command(LowtideCommand):
         except UrlError as error:
             raise CommandError(f"{error}; nothing was forgotten") from None
         engine = self._tables()
-        gone = [site for site in sites if loads.forget_profile(engine, site)]
+        gone = [site for site in sites if load_store.forget_profile(engine, site)]
         if as_json:
             print_json({"forgotten": gone})
         for site in sites if not as_json else ():

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from crawler.planning.load import FULL, UNKNOWN
+from crawler.planning.planner import Planner
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
-from crawler.sites.load import FULL, UNKNOWN
-from crawler.sites.planner import Planner
 from crawler.store.joining import joined
 from crawler.store.planning import TableLoads
 from crawler.views.drawing import HeatRow, Picture, heat
@@ -21,8 +21,8 @@ from crawler.views.pictures import host
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from crawler.planning.planner import Seen
     from crawler.reports import Crawl
-    from crawler.sites.planner import Seen
 
 # Sites named in a column.
 TOP = 10

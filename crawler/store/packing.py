@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
+    from crawler.planning.planner import Loads
     from crawler.queue.queue import SiteQueue
-    from crawler.sites.planner import Loads
     from crawler.store.revisits import Revisits
 
 logger = logging.getLogger("planner")

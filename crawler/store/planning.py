@@ -1,7 +1,7 @@
 """The planner's process: what the tables know of sites' hours, and a loop that outlives outages of Redis and database.
 
 A process of its own beside each coordinator, so that writing never waits for planning; of all of them one plans
-(crawler.sites.planner). While the database is away it plans by what it has read; while Redis is, it waits.
+(crawler.planning.planner). While the database is away it plans by what it has read; while Redis is, it waits.
 
 Raises redis.RedisError where the server refuses us (password, wrong kind of key), BrokenRecordError where a key has
 what no agent wrote, OptionError for a setting.
@@ -21,13 +21,13 @@ import numpy as np
 from redis.exceptions import RedisError
 from sqlalchemy import select
 
+from crawler.planning.load_store import LoadedTable, load_table
+from crawler.planning.planner import Planner
+from crawler.planning.site_view import Hours
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
 from crawler.schedulers.law import HOURS, UNKNOWN
-from crawler.sites.planner import Planner
-from crawler.sites.prospects import Hours
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
-from crawler.store.loads import LoadedTable, load_table
 from crawler.store.packing import Packer
 from crawler.store.tables import sites
 

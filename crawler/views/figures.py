@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sqlalchemy import and_, func, select
 
+from crawler.planning.load import FULL, UNKNOWN
+from crawler.planning.load_store import LoadedTable
 from crawler.queue.results import GROUP, heartbeat_key, results_key
 from crawler.records import hash64
-from crawler.sites.load import FULL, UNKNOWN
 from crawler.store.database import transaction
-from crawler.store.loads import LoadedTable
 from crawler.store.ranks import in_force
 from crawler.store.reading import by_key, in_stretches
 from crawler.store.tables import dead_letters, fetches, pages, ranks, runs, site_ranks, sites

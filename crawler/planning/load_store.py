@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from sqlalchemy import delete, func, select
 
+from crawler.planning.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, share_of_line, with_profiles
 from crawler.records import hash64
 from crawler.robots.windows import Window
-from crawler.sites.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, share_of_line, with_profiles
 from crawler.store.database import transaction
 from crawler.store.reading import by_key
 from crawler.store.rows import clean
@@ -81,7 +81,7 @@ def visits_after(engine: Engine, last_id: int, most: int = STRETCH_ROWS) -> list
 
 
 def profiles(engine: Engine) -> Iterator[tuple[str, np.ndarray]]:
-    """Sites with imported loads: name, and 48 bytes by the cells of crawler.sites.load (255: not given)."""
+    """Sites with imported loads: name, and 48 bytes by the cells of crawler.planning.load (255: not given)."""
     asked = select(profile_rows.c.site_id, profile_rows.c.site, profile_rows.c.loads)
     for rows in by_key(engine, asked, profile_rows.c.site_id):
         for _, site, loads in rows:

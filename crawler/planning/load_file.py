@@ -15,7 +15,7 @@ from typing import Final, TextIO
 
 import numpy as np
 
-from crawler.sites.load import CELLS, FULL, UNKNOWN
+from crawler.planning.load import CELLS, FULL, UNKNOWN
 from crawler.urls.canonical import split
 from crawler.urls.url import UrlError
 
@@ -31,7 +31,7 @@ class LoadFileError(ValueError):
 
 
 def read(lines: Iterable[str]) -> dict[str, np.ndarray]:
-    """Profiles by site: 48 uint8 in the order of crawler.sites.load (0 idle, 254 full, 255 unknown).
+    """Profiles by site: 48 uint8 in the order of crawler.planning.load (0 idle, 254 full, 255 unknown).
 
     A row of weekdays or weekends counts for more than one of all days.
     """

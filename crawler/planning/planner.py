@@ -24,10 +24,10 @@ import numpy as np
 from redis.exceptions import RedisError
 
 from crawler import schedulers
+from crawler.planning import site_view as prospects
+from crawler.planning.site_view import Hours, Prospects
 from crawler.queue.queue import PROBE_PAGES, Depth, LockLostError, SiteQueue
 from crawler.schedulers import SchedulerError, SiteScheduler, SiteView, table
-from crawler.sites import prospects
-from crawler.sites.prospects import Hours, Prospects
 
 if TYPE_CHECKING:
     from crawler.options import Options
