@@ -36,9 +36,9 @@ from crawler.agent.seeding import Seeding  # noqa: E402
 from crawler.agent.session import Author  # noqa: E402
 from crawler.options import Options, read  # noqa: E402
 from crawler.queue.queue import Newcomer, Offer, Restored, SiteQueue  # noqa: E402
+from crawler.reconcile.reopening import Reopening  # noqa: E402
 from crawler.records import Page  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
-from crawler.store.reopening import Reopening  # noqa: E402
 from crawler.store.server import Server  # noqa: E402
 from crawler.store.writing import Stored, store  # noqa: E402
 from crawler.urls.scope import Scope  # noqa: E402

@@ -19,6 +19,10 @@ from sqlalchemy import Engine, create_engine, delete, select, text, update
 
 from crawler.agent.frontier import Frontier
 from crawler.queue.queue import Leased, Newcomer, Restored
+from crawler.reconcile import agreement, page_counts
+from crawler.reconcile.agreement import UNKNOWN, Account
+from crawler.reconcile.comparing import Comparison, count_lost
+from crawler.reconcile.owing import Owed
 from crawler.records import (
     SET_HASHES,
     Page,
@@ -32,11 +36,8 @@ from crawler.records import (
     pack_links,
     set_hash,
 )
-from crawler.store import agreement, operating, page_counts
-from crawler.store.agreement import UNKNOWN, Account
-from crawler.store.comparing import Comparison, count_lost
+from crawler.store import operating
 from crawler.store.database import transaction
-from crawler.store.owing import Owed
 from crawler.store.repairing import Repair, Repaired
 from crawler.store.tables import pages, sites
 from crawler.store.writing import Letter, Stored, bury, store

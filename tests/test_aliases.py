@@ -19,11 +19,12 @@ from sqlalchemy import Engine, event, select
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
 from crawler.queue.queue import Offer, Restored, SiteQueue, root_marks
+from crawler.reconcile import decision_lock
+from crawler.reconcile.aliases import Loaded, compared
+from crawler.reconcile.reopening import Reopening
 from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
-from crawler.store import decision_lock, operating
-from crawler.store.aliases import Loaded, compared
+from crawler.store import operating
 from crawler.store.database import transaction
-from crawler.store.reopening import Reopening
 from crawler.store.tables import sites
 from crawler.store.writing import Stored, store
 from crawler.urls.scope import Scope

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from crawler.reconcile.owing import Owed, read, what_is_missing
 from crawler.records import SET_HASHES, hash64, set_hash
-from crawler.store.owing import Owed, read, what_is_missing
 from tests.crawling import Place
 from tests.servers import RunningServer, eventually
 from tests.small_site import SmallSite, links, text

@@ -17,12 +17,13 @@ from sqlalchemy import Engine, event, select
 
 from crawler.left_out import LeftOut
 from crawler.queue.queue import LockLostError, Newcomer, Offer, Restored
+from crawler.reconcile import decision_lock
+from crawler.reconcile.decision_lock import DecisionLock
+from crawler.reconcile.full_sites import Refused, refuse
+from crawler.reconcile.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
 from crawler.records import Page, SiteEnded, hash64, set_hash
-from crawler.store import decision_lock, tables
+from crawler.store import tables
 from crawler.store.database import transaction
-from crawler.store.decision_lock import DecisionLock
-from crawler.store.full_sites import Refused, refuse
-from crawler.store.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
 from crawler.store.writing import Stored, store
 from tests.conftest import OpenTables
 from tests.crawling import Place

@@ -1,7 +1,7 @@
 """What coordinators say of sites that the queue lost: asked before an agent ends, since it knows no tables itself.
 
 An empty queue looks like a crawl that is done. So an agent that has nothing left waits for a coordinator's word
-(crawler/store/comparing.py) before it ends: as long as one is alive or about to start, and a bounded time.
+(crawler/reconcile/comparing.py) before it ends: as long as one is alive or about to start, and a bounded time.
 """
 
 from __future__ import annotations

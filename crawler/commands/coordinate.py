@@ -81,7 +81,7 @@ class Command(LowtideCommand):
         """Say once on which sites queue and tables differ. On one machine `scrapy crawl` does that at its end."""
         from crawler.queue.connection import ServerAwayError
         from crawler.queue.queue import BrokenRecordError
-        from crawler.store import agreement
+        from crawler.reconcile import agreement
         from crawler.store.database import DatabaseError
 
         assert self.settings is not None

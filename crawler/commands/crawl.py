@@ -512,7 +512,7 @@ class Command(stock.Command):
             return 0, ""
         from crawler.queue.connection import ServerAwayError
         from crawler.queue.queue import BrokenRecordError
-        from crawler.store import agreement
+        from crawler.reconcile import agreement
         from crawler.store.database import DatabaseError
         from crawler.store.server import ServerError
 

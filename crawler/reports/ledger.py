@@ -2,7 +2,7 @@
 
 Each place is counted by itself: the outcomes from the tables, what is still to be fetched from the frontiers, what is
 on its way from the results stream. So a sum that is not what was accepted shows a loss. The queue also knows which
-pages the tables must hold (`crawler.store.agreement`): rows that are gone, or that are of other URLs, show as well.
+pages the tables must hold (`crawler.reconcile.agreement`): rows that are gone, or that are of other URLs, show as well.
 While agents work the figures move; at rest they must agree to the last URL.
 
 What bounds leave out stands beside that, by reason (`crawler.left_out`): URLs over budget are accepted ones, pages that
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 from crawler import left_out
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
-from crawler.store import agreement
+from crawler.reconcile import agreement
+from crawler.reconcile.page_counts import ON_THE_WAY
 from crawler.store.joining import joined
-from crawler.store.page_counts import ON_THE_WAY
 from crawler.store.server import ServerError
 from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from crawler.reconcile.agreement import Account
     from crawler.reports import Crawl
-    from crawler.store.agreement import Account
 
 # Where a URL can be. `given_up`: known of a site that was blocked or turned out to be another's alias.
 OUTCOMES = ("stored", "redirected", "duplicate", "failed", "dead", "denied", "filtered")

@@ -32,13 +32,13 @@ from crawler.queue import restarts
 from crawler.queue.connection import connect_blocking, passes
 from crawler.queue.connection import told as told_redis
 from crawler.queue.results import Entry, ResultsStream, alive_key, heartbeat_key
+from crawler.reconcile.comparing import Comparison
+from crawler.reconcile.reopening import Reopening
 from crawler.records import RecordError, decode, is_plain
 from crawler.store import due_times, durability
-from crawler.store.comparing import Comparison
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
 from crawler.store.hooks import Hooks
 from crawler.store.log_keeper import LogKeeper
-from crawler.store.reopening import Reopening
 from crawler.store.thinning import Thinning, histories
 from crawler.store.writing import Letter, Stored, bury, store
 

@@ -1,6 +1,6 @@
 """`scrapy queue repair`: where queue and tables differ, the next crawl fetches what is missing.
 
-What differs is found by `crawler.store.agreement`.
+What differs is found by `crawler.reconcile.agreement`.
 A site that the queue does not know comes back as by `scrapy queue rebuild`. Of an unfinished site the missing pages are
 known and are fetched again. A finished site has no checkpoint any more: it is walked again from the pages that the
 tables still have, or from its root; pages of other sites that may name what is missing are fetched again, so that
@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from crawler import records
+from crawler.reconcile import agreement
+from crawler.reconcile.agreement import UNFINISHED
+from crawler.reconcile.naming import Again, naming_pages
+from crawler.reconcile.reopening import checkpoint_from_tables
 from crawler.records import SiteEnded, SiteOrder
-from crawler.store import agreement
-from crawler.store.agreement import UNFINISHED
-from crawler.store.naming import Again, naming_pages
 from crawler.store.operating import rebuild
-from crawler.store.reopening import checkpoint_from_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from crawler.options import Options
     from crawler.queue.queue import SiteQueue, SiteRecord
+    from crawler.reconcile.agreement import Account
     from crawler.records import OrderWord, Record
-    from crawler.store.agreement import Account
     from crawler.urls.scope import Scope
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from sqlalchemy import select
 
 from crawler.agent.frontier import Frontier
+from crawler.reconcile.agreement import UNFINISHED, frontier_of
+from crawler.reconcile.reopening import HASHES_AT_A_TIME, checkpoint_from_tables
 from crawler.records import MOST_HOSTS, hash64, hash_of
-from crawler.store.agreement import UNFINISHED, frontier_of
 from crawler.store.database import transaction
 from crawler.store.reading import by_key
-from crawler.store.reopening import HASHES_AT_A_TIME, checkpoint_from_tables
 from crawler.store.tables import pages, sites
 from crawler.urls.url import host_of
 

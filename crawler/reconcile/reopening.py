@@ -22,12 +22,12 @@ from sqlalchemy import and_, select, tuple_
 from crawler.agent.frontier import Known, checkpoint_of
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
+from crawler.reconcile import full_sites, owing
+from crawler.reconcile.agreement import lost_pages
+from crawler.reconcile.aliases import Aliases
+from crawler.reconcile.decision_lock import DecisionLock
 from crawler.records import hash64
-from crawler.store import full_sites, owing
-from crawler.store.agreement import lost_pages
-from crawler.store.aliases import Aliases
 from crawler.store.database import DatabaseAway, transaction
-from crawler.store.decision_lock import DecisionLock
 from crawler.store.reading import by_key
 from crawler.store.tables import pages, sites
 from crawler.urls.canonical import page_of, path_of
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from crawler.options import Options
     from crawler.queue.queue import SiteRecord, Undecided
-    from crawler.store.full_sites import Refused
-    from crawler.store.owing import Owed
+    from crawler.reconcile.full_sites import Refused
+    from crawler.reconcile.owing import Owed
 
 logger = logging.getLogger("coordinator")
 

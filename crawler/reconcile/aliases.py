@@ -6,7 +6,7 @@ fetch of it is handed to the site that it is, so nothing is lost that only its p
 so that it goes on where it was if the proof does not hold. A seed is never left out, nor is a site that was finished by
 then: the tables say of them that their pages are another's (`same_as`).
 
-Part of a coordinator's decisions (crawler.store.reopening), under their lock and in their thread. Killed at any moment
+Part of a coordinator's decisions (crawler.reconcile.reopening), under their lock and in their thread. Killed at any moment
 it loses nothing: what was not judged is looked at again, and a path that is handed over twice is fetched once.
 """
 
@@ -21,8 +21,8 @@ from sqlalchemy import func, select, tuple_, update
 
 from crawler.left_out import to_text
 from crawler.queue.queue import Likeness, Offer, Progress
+from crawler.reconcile.agreement import UNFINISHED, frontier_of
 from crawler.records import GIVEN_UP, SiteEnded, encode, hash64
-from crawler.store.agreement import UNFINISHED, frontier_of
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
 from crawler.urls.canonical import path_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from crawler.agent.frontier import Frontier
     from crawler.options import Options
     from crawler.queue.queue import SiteQueue, Suspect
-    from crawler.store.decision_lock import DecisionLock
+    from crawler.reconcile.decision_lock import DecisionLock
 
 logger = logging.getLogger("coordinator")
 

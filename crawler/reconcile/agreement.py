@@ -4,7 +4,7 @@ The queue counts the URLs of a site whose turn has ended and adds up their hashe
 a row for each page. Pages that are on their way, in the results stream or among the dead letters, count as stored. The
 server is read first and the tables last, so a page that a coordinator stores in between is found once.
 
-What the tables lost of a site is owed until it is found again (`crawler.store.owing`), however many walks ended since.
+What the tables lost of a site is owed until it is found again (`crawler.reconcile.owing`), however many walks ended since.
 
 A finished site's pages are the newest rows of the site, as many as the queue counts: older ones are of earlier walks
 (`--again`). An unfinished site has a checkpoint, which names every page: what is missing of it is known by its path.
@@ -28,6 +28,19 @@ from crawler.left_out import from_text
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue, SiteRecord, read_entry
 from crawler.queue.results import results_key
+from crawler.reconcile import owing
+from crawler.reconcile.comparing import given_up, reset_ms, unknown_to_all
+from crawler.reconcile.owing import Owed
+from crawler.reconcile.page_counts import (
+    ON_THE_WAY,
+    FoundPages,
+    SiteRows,
+    Tables,
+    UnstoredPage,
+    count,
+    hashes_of,
+    named_pages,
+)
 from crawler.records import (
     SET_HASHES,
     Page,
@@ -40,21 +53,8 @@ from crawler.records import (
     hash64,
     set_hash,
 )
-from crawler.store import owing
-from crawler.store.comparing import given_up, reset_ms, unknown_to_all
 from crawler.store.database import check_version, open_database
 from crawler.store.joining import joined
-from crawler.store.owing import Owed
-from crawler.store.page_counts import (
-    ON_THE_WAY,
-    FoundPages,
-    SiteRows,
-    Tables,
-    UnstoredPage,
-    count,
-    hashes_of,
-    named_pages,
-)
 from crawler.store.reading import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
 from crawler.store.tables import UNFINISHED as STILL_OPEN
@@ -111,7 +111,7 @@ class ServerState(NamedTuple):
     ended: dict[str, SiteEnded]  # the last of each site in the stream
     ordered: set[str]  # sites of which the stream has an order
     working: bool  # agents are alive
-    owed: Mapping[str, str] = {}  # what the tables lost of sites (crawler.store.owing)
+    owed: Mapping[str, str] = {}  # what the tables lost of sites (crawler.reconcile.owing)
 
 
 class ExpectedUrls(NamedTuple):
