@@ -41,8 +41,8 @@ from benchmarks.producers import (  # noqa: E402
     produce,
 )
 from crawler import records  # noqa: E402
+from crawler.coordinator.coordinator import GC_ALLOCATIONS  # noqa: E402
 from crawler.store import rows  # noqa: E402
-from crawler.store.coordinator import GC_ALLOCATIONS  # noqa: E402
 from crawler.store.database import open_database, transaction  # noqa: E402
 from crawler.store.tables import pages  # noqa: E402
 from crawler.store.upserts import write  # noqa: E402

@@ -30,8 +30,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import meters  # noqa: E402
 from crawler import options, records  # noqa: E402
 from crawler.agent import stream_watch  # noqa: E402
+from crawler.coordinator.coordinator import Coordinator  # noqa: E402
 from crawler.queue.results import results_key  # noqa: E402
-from crawler.store.coordinator import Coordinator  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
 from crawler.store.tables import fetches, pages  # noqa: E402
 from settings import base  # noqa: E402

@@ -23,7 +23,7 @@ from typing import Any, Self
 import redis
 from sqlalchemy import text
 
-from crawler.store.coordinator import KILL_VARIABLE
+from crawler.coordinator.coordinator import KILL_VARIABLE
 from crawler.store.database import DatabaseError, open_database, transaction
 from settings import base
 from tests.crawling import ROOT, STORED, Place, Run, fetched

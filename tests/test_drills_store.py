@@ -19,8 +19,8 @@ import pytest
 import redis
 from sqlalchemy import event, text
 
+from crawler.coordinator.coordinator import KILL_POINTS
 from crawler.queue.results import GROUP
-from crawler.store.coordinator import KILL_POINTS
 from crawler.store.database import LOCK_SECONDS, open_database, transaction
 from crawler.store.tables import metadata
 from tests.conftest import MakeDatabase

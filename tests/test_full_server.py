@@ -13,11 +13,11 @@ import pytest
 import redis
 from scrapy.settings import Settings
 
+from crawler.coordinator import due_times
 from crawler.options import Options
 from crawler.queue import connection
 from crawler.queue.results import GROUP, ResultsStream
 from crawler.records import Page, SiteFound
-from crawler.store import due_times
 from crawler.store.writing import Stored
 from tests.crawling import Place
 from tests.drills import key

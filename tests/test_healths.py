@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from sqlalchemy import Engine, delete, insert, select
 
+from crawler.coordinator.notify import Hooks, turn_key
 from crawler.options import OptionError, Options
 from crawler.options import read as read_options
 from crawler.records import Health, Record, SiteFound, SiteHealth, SiteOrder, hash64
 from crawler.reports import Crawl, status
 from crawler.store.database import transaction
-from crawler.store.hooks import Hooks, turn_key
 from crawler.store.tables import health, health_changes, sites
 from crawler.store.writing import Stored, store
 from tests.conftest import OpenTables
@@ -342,7 +342,7 @@ def test_more_changes_than_are_told_at_a_time_wait_for_a_dead_hook_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("crawler.store.hooks.CHANGES_AT_A_TIME", 2)
+    monkeypatch.setattr("crawler.coordinator.notify.CHANGES_AT_A_TIME", 2)
     engine = filled("sqlite")
     put(engine, *(check(n * 1_000, "normal" if n % 2 else "error") for n in range(1, 8)), damping=0.001)
     many = len(changes(engine))
@@ -382,7 +382,7 @@ def test_a_change_that_comes_to_light_behind_later_ones_is_told(
     filled: OpenTables, receiver: Receiver, valkey: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two coordinators, the one that began first may be the last to end its transaction."""
-    monkeypatch.setattr("crawler.store.hooks.ALL_SECONDS", 0.1)
+    monkeypatch.setattr("crawler.coordinator.notify.ALL_SECONDS", 0.1)
     engine = filled("sqlite")
     put(engine, *(check(n, "error", f"https://{n}.example", seq=n) for n in (1, 2)))
     with transaction(engine) as connection:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, func, select
 
+from crawler.coordinator import wal
+from crawler.coordinator.wal import LogKeeper
 from crawler.records import Page, SiteFound, hash64, pack_links
-from crawler.store import log_keeper, reading
+from crawler.store import reading
 from crawler.store.database import migrate, open_database, transaction
-from crawler.store.log_keeper import LogKeeper
 from crawler.store.reading import by_key, in_stretches, summary, turns_since
 from crawler.store.tables import fetches, pages, sites
 from crawler.store.writing import Stored, store
@@ -198,7 +199,7 @@ def longest_log(engine: Engine, read: Callable[[], object]) -> tuple[int, float]
 def test_a_report_beside_a_writer_leaves_the_log_short(
     slow_reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_keeper, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(wal, "AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(reading, "STRETCH_ROWS", PAGES // STRETCHES)
     short, seconds = longest_log(slow_reader, lambda: summary(slow_reader))
     monkeypatch.setattr(reading, "STRETCH_ROWS", 10 * PAGES)

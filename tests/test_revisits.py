@@ -17,6 +17,7 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, delete, event, func, insert, select, update
 
+from crawler.coordinator.planner_process import TableLoads
 from crawler.options import LONGEST_SECONDS, Options
 from crawler.queue.queue import HELD_UP_MS
 from crawler.records import Asked, Page, Record, hash64
@@ -28,7 +29,6 @@ from crawler.store import freshness, operating
 from crawler.store.beliefs import believed
 from crawler.store.database import transaction
 from crawler.store.packing import Packer
-from crawler.store.planning import TableLoads
 from crawler.store.revisits import Look, Revisits
 from crawler.store.tables import beliefs, pages, rankings, ranks
 from crawler.store.writing import Stored, forget, store

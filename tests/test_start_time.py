@@ -119,7 +119,7 @@ def test_our_way_to_start_is_scrapys(tmp_path: Path) -> None:
 
 def test_a_crawl_and_its_coordinator_load_no_more_than_they_use() -> None:
     """Each crawl pays for it twice: numpy and a database that is not in use take a tenth of a start."""
-    loaded = "import crawler.reports.summary, crawler.store.coordinator, sys; print(*sys.modules)"
+    loaded = "import crawler.reports.summary, crawler.coordinator.coordinator, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", loaded], cwd=ROOT, capture_output=True, check=True, text=True
     )

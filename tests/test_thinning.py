@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, func, select, update
 
+from crawler.coordinator import retention
+from crawler.coordinator.retention import DAY_SECONDS, Thinning, histories, turn_key
 from crawler.records import Check, Health, Page, Visit
-from crawler.store import thinning
 from crawler.store.database import open_database, transaction
 from crawler.store.tables import checks, fetches, health_changes, pages, visits
-from crawler.store.thinning import DAY_SECONDS, Thinning, histories, turn_key
 from crawler.store.writing import Stored, store
 from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS
@@ -27,9 +27,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 @pytest.fixture(autouse=True)
 def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many stretches for few rows, and no pause between them."""
-    monkeypatch.setattr(thinning, "STRETCH_ROWS", 10)
-    monkeypatch.setattr(thinning, "IDLE_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(thinning, "BUSY_SHARE", 1e9)
+    monkeypatch.setattr(retention, "STRETCH_ROWS", 10)
+    monkeypatch.setattr(retention, "IDLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retention, "BUSY_SHARE", 1e9)
 
 
 def turn(number: int, days_ago: float) -> Page:

@@ -127,8 +127,8 @@ class Command(LowtideCommand):
     ) -> int:
         from redis.exceptions import RedisError
 
+        from crawler.coordinator.coordinator import Coordinator
         from crawler.queue import connection
-        from crawler.store.coordinator import Coordinator
         from crawler.store.database import DatabaseError
         from crawler.store.local import UNUSABLE
 

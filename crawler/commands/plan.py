@@ -47,7 +47,7 @@ class Command(LowtideCommand):
         return 0
 
     async def _plan(self) -> None:
-        from crawler.store.planning import plan_hours
+        from crawler.coordinator.planner_process import plan_hours
 
         assert self.settings is not None
         stop = asyncio.Event()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from crawler.coordinator.planner_process import TableLoads
 from crawler.planning.load import FULL, UNKNOWN
 from crawler.planning.planner import Planner
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
 from crawler.store.joining import joined
-from crawler.store.planning import TableLoads
 from crawler.views.drawing import HeatRow, Picture, heat
 from crawler.views.pictures import host
 

@@ -261,7 +261,7 @@ health = _table(
 )
 
 # Changes of sites' health that are told: made in the transaction that stores the check, told afterwards and at least
-# once to each hook (crawler.store.hooks).
+# once to each hook (crawler.coordinator.notify).
 health_changes = _table(
     "health_changes",
     Column("id", _Key, primary_key=True, autoincrement=True),

@@ -26,6 +26,10 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import redis
 
+from crawler.coordinator import due_times
+from crawler.coordinator.notify import Hooks
+from crawler.coordinator.retention import Thinning, histories
+from crawler.coordinator.wal import LogKeeper
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError, Options
 from crawler.queue import restarts
@@ -35,11 +39,8 @@ from crawler.queue.results import Entry, ResultsStream, alive_key, heartbeat_key
 from crawler.reconcile.comparing import Comparison
 from crawler.reconcile.reopening import Reopening
 from crawler.records import RecordError, decode, is_plain
-from crawler.store import due_times, durability
+from crawler.store import durability
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
-from crawler.store.hooks import Hooks
-from crawler.store.log_keeper import LogKeeper
-from crawler.store.thinning import Thinning, histories
 from crawler.store.writing import Letter, Stored, bury, store
 
 if TYPE_CHECKING:
