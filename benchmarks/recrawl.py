@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.goals import Goal, at_least, at_most, goals_table, goals_told  # noqa: E402
 from benchmarks.simulator import page_bounds, page_policies  # noqa: E402
 from benchmarks.simulator.pages import PERIOD, PERIODS_A_DAY, WORLDS, Kind, Policy, World, draw, run  # noqa: E402
-from crawler.recrawl import NAMES, Recrawl  # noqa: E402
+from crawler.recheck import NAMES, Recrawl  # noqa: E402
 
 PARTS = (*WORLDS, "model", "load", "signals", "choice")
 ORACLES = {"Cho, oracle": "cho", "Azar, oracle": "azar", "LambdaCrawl, oracle": "lambda_crawl"}

@@ -39,9 +39,11 @@ from benchmarks.producers import DATABASES, is_there, place  # noqa: E402
 from crawler import options, reports  # noqa: E402
 from crawler.commands.dashboard import boards  # noqa: E402
 from crawler.options import Options  # noqa: E402
+from crawler.recheck import (
+    Recrawl,
+    change_model,
+)
 from crawler.records import Health, hash64  # noqa: E402
-from crawler.recrawl import Recrawl  # noqa: E402
-from crawler.store import beliefs  # noqa: E402
 from crawler.store.database import transaction  # noqa: E402
 from crawler.store.tables import fetches, pages  # noqa: E402
 from crawler.store.writing import Stored, store  # noqa: E402
@@ -112,10 +114,10 @@ def believe(engine: Engine, site_id: int) -> None:
     numbers = recrawl.add(
         np.zeros(len(rows), np.int64),
         [row.size for row in rows],
-        last=[beliefs.last_seen_ms(row) / 1000 for row in rows],
+        last=[change_model.last_seen_ms(row) / 1000 for row in rows],
     )
     found: dict[int, Any] = dict(zip(numbers.tolist(), rows, strict=True))
-    beliefs.keep(engine, site_id, beliefs.Believed(recrawl, found), 0, 0)
+    change_model.keep(engine, site_id, change_model.Believed(recrawl, found), 0, 0)
 
 
 def _store(engine: Engine, batch: list[Stored]) -> None:

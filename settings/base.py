@@ -157,7 +157,7 @@ ROBOTS_LIFETIME_SECONDS = 86_400.0
 # some sooner and others later. 0: never. Due times that exist stay when this or the mode changes (docs/operations.md
 # says what to do): each site goes by the new ones from its next look on.
 RECHECK_INTERVAL_SECONDS = 604_800.0
-# Which pages recheck asks: a mode of crawler.recrawl (`default`, `importance`, `freshness`, `staleness`, `paper`,
+# Which pages recheck asks: a mode of crawler.recheck (`default`, `importance`, `freshness`, `staleness`, `paper`,
 # `round_robin`, `change_frequency`, `importance_proportional`) or a dotted path, which weigh what a visit is worth
 # against what it costs, so that the same number of visits keeps more of the copy fresh; or `interval`: every page after
 # RECHECK_INTERVAL_SECONDS, whatever became of it.

@@ -32,7 +32,7 @@ def test_most_examples_are_run() -> None:
 # Folder of a plug-in -> the dictionary that it is registered in, where there is one, and its contract suite.
 PLUG_INS = {
     "crawler/pipelines": ("PAGE_PIPELINES", "test_page_pipelines.py"),
-    "crawler/recrawl": ("NAMES", "test_recrawl.py"),
+    "crawler/recheck": ("NAMES", "test_recrawl.py"),
     "crawler/reports": ("", "test_reports.py"),
     "crawler/schedulers": ("NAMES", "test_schedulers.py"),
     "rankers": ("NAMES", "test_rankers.py"),

@@ -113,7 +113,7 @@ MODULE_OF = {"cld3_py": "gcld3"}
 OF_AN_EXTRA = {
     "graspologic_native": ("rankers/communities.py",),
     "networkx": ("rankers/reference.py", "crawler/reports/blocks.py"),
-    "numba": ("rankers/compiling.py", "crawler/recrawl/compiling.py"),
+    "numba": ("rankers/compiling.py", "crawler/recheck/compiling.py"),
     "py4j": ("rankers/spark.py",),
     "pyarrow": ("rankers/", "crawler/convert/", "crawler/commands/rank.py"),
     "pyspark": ("rankers/spark.py",),

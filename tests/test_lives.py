@@ -10,11 +10,11 @@ from sqlalchemy import Engine, select
 
 from crawler.agent.frontier import Frontier
 from crawler.coordinator import due_times
+from crawler.recheck.planner import PAGES_AT_A_TIME, read_asking
 from crawler.reconcile.reopening import checkpoint_from_tables
 from crawler.records import Answer, Asked, Health, Page, PageState, Record, SiteEnded, pack_lastmods
 from crawler.states import STATES, IllegalTransition, load_event
 from crawler.store.database import transaction
-from crawler.store.packing import PAGES_AT_A_TIME, read_asking
 from crawler.store.tables import fetches, pages
 from crawler.store.writing import Counts, Stored, store
 from tests.conftest import OpenTables

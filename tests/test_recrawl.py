@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from crawler.recrawl import Recrawl, RecrawlError, price, rates, signals, value
-from crawler.recrawl.candidates import best_first
-from crawler.recrawl.packing import PAGE_BYTES, UnreadableError, unpack
+from crawler.recheck import Recrawl, RecrawlError, price, rates, signals, value
+from crawler.recheck.candidates import best_first
+from crawler.recheck.packing import PAGE_BYTES, UnreadableError, unpack
 
 DAY = 86_400.0
 MINUTE = 60.0
@@ -495,7 +495,7 @@ def test_a_cut_site_is_refused() -> None:
             {"mode": "fresh"},
             "RECRAWL_MODE is 'fresh'; wanted one of default, importance, .*, or a dotted path",
         ),
-        ({"mode": "crawler.recrawl.modes.NONE"}, "RECRAWL_MODE is 'crawler.recrawl.modes.NONE'"),
+        ({"mode": "crawler.recheck.modes.NONE"}, "RECRAWL_MODE is 'crawler.recheck.modes.NONE'"),
         ({"mode": "math.pi"}, "RECRAWL_MODE is 'math.pi'"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crawler.recrawl.law_arrays import PROMISED
+from crawler.recheck.law_arrays import PROMISED
 
 ROOT = Path(__file__).resolve().parent.parent
 # An import of it fails as if it were not installed.
@@ -21,7 +21,7 @@ LIFE = """
 import json
 import numpy as np
 from crawler import recrawl
-from crawler.recrawl import compiling
+from crawler.recheck import compiling
 from tests.contracts.test_recrawl import MODES, made
 
 def life(mode, longest):

@@ -1,4 +1,4 @@
-"""Recheck by crawler.recrawl, from the tables: what is believed of a site, what is chosen of it, and a crawl."""
+"""Recheck by crawler.recheck, from the tables: what is believed of a site, what is chosen of it, and a crawl."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from sqlalchemy import Engine, delete, event, func, insert, select, update
 from crawler.coordinator.planner_process import TableLoads
 from crawler.options import LONGEST_SECONDS, Options
 from crawler.queue.queue import HELD_UP_MS
+from crawler.recheck import account as accounts
+from crawler.recheck import report as freshness
+from crawler.recheck.account import Account, Mean
+from crawler.recheck.change_model import believed
+from crawler.recheck.planner import Packer
+from crawler.recheck.revisits import Look, Revisits
 from crawler.records import Asked, Page, Record, hash64
-from crawler.recrawl import account as accounts
-from crawler.recrawl.account import Account, Mean
 from crawler.reports import Crawl
 from crawler.reports import freshness as report
-from crawler.store import freshness, operating
-from crawler.store.beliefs import believed
+from crawler.store import operating
 from crawler.store.database import transaction
-from crawler.store.packing import Packer
-from crawler.store.revisits import Look, Revisits
 from crawler.store.tables import beliefs, pages, rankings, ranks
 from crawler.store.writing import Stored, forget, store
 from crawler.urls.scope import Scope

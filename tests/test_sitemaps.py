@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import Engine, select
 
 from crawler.content.sitemaps import MOST_MEMBERS, STAMPED_FROM, Entry, Sitemap, may_be, named, read, told
+from crawler.recheck.change_model import believed, keep
 from crawler.records import Page, Record, hash64, pack_lastmods, unpack_lastmods
-from crawler.store.beliefs import believed, keep
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import pages
 from crawler.store.writing import Stored, store

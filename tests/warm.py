@@ -45,9 +45,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # What commands import of ours, but for what few of them need that is large: the compiler, a web server.
 PACKAGES = ("agent", "pipelines", "spiders", "commands", "sites", "store", "views", "reports")
 LARGE = (
-    "crawler.store.beliefs",
-    "crawler.store.freshness",
-    "crawler.store.revisits",
+    "crawler.recheck.change_model",
+    "crawler.recheck.report",
+    "crawler.recheck.revisits",
     "crawler.views.dashboard",
 )
 # Modules that Python imports whenever it starts.

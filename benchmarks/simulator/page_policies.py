@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.simulator.pages import PERIOD, SWEEP, World
-from crawler.recrawl.candidates import affordable, best
+from crawler.recheck.candidates import affordable, best
 
 # Apache Nutch's AdaptiveFetchSchedule at its defaults.
 LONGER, SHORTER = 1.2, 0.8

@@ -106,7 +106,7 @@ class Policy(Protocol):
     def choose(
         self, now: float, seconds_per_byte: Any, ready: Any = None, budget: float | None = None
     ) -> np.ndarray:
-        """Pages, as crawler.recrawl.Recrawl does; the worlds ask all hosts each time."""
+        """Pages, as crawler.recheck.Recrawl does; the worlds ask all hosts each time."""
 
     def visited(self, pages: Any, now: float, changed: Any) -> None:
         """Likewise."""

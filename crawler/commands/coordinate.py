@@ -46,14 +46,14 @@ class Command(LowtideCommand):
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
         from scrapy.utils.log import configure_logging
 
-        from crawler import recrawl
+        from crawler import recheck
         from crawler.queue import connection
 
         assert self.settings is not None
         try:
             # The planner beside it would find out, again and again, and recheck ask nothing meanwhile.
-            recrawl.check(self.options.recrawl_mode, (PLAIN,))
-        except recrawl.RecrawlError as error:
+            recheck.check(self.options.recrawl_mode, (PLAIN,))
+        except recheck.RecrawlError as error:
             raise OptionError(str(error)) from None
         if self.options.database_url:
             from crawler.store.database import require_driver

@@ -18,7 +18,7 @@ from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 
-from crawler import engine, recrawl, schedulers
+from crawler import engine, recheck, schedulers
 from crawler.command import (
     CommandError,
     LastingError,
@@ -154,8 +154,8 @@ class Command(stock.Command):
     def _check_scheduler(self) -> None:
         try:
             schedulers.check_options(self.options.site_scheduler, self.options.site_scheduler_options)
-            recrawl.check(self.options.recrawl_mode, (PLAIN,))
-        except (schedulers.SchedulerError, recrawl.RecrawlError) as error:
+            recheck.check(self.options.recrawl_mode, (PLAIN,))
+        except (schedulers.SchedulerError, recheck.RecrawlError) as error:
             raise UsageError(str(error), print_help=False) from None
 
     def _check_components(self) -> None:

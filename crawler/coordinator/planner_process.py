@@ -26,9 +26,9 @@ from crawler.planning.planner import Planner
 from crawler.planning.site_view import Hours
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
+from crawler.recheck.planner import Packer
 from crawler.schedulers.law import HOURS, UNKNOWN
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
-from crawler.store.packing import Packer
 from crawler.store.tables import sites
 
 if TYPE_CHECKING:

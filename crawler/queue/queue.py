@@ -648,7 +648,7 @@ class SiteQueue:
         return [site for site, there in zip(names, await pipeline.execute(), strict=True) if not there]
 
     async def account(self) -> dict[str, float]:
-        """Recheck's account (crawler.recrawl.account), as it was kept last; empty where there is none that can be read.
+        """Recheck's account (crawler.recheck.account), as it was kept last; empty where there is none that can be read.
 
         A price is found anew within a sweep or two: what somebody else wrote there is no reason to stop.
         """

@@ -1,7 +1,7 @@
 """How fresh the copy is believed to be, what rechecking it costs, and what it asks next.
 
 With a URL (`--url`): why that page is asked when it is. Believed, not known: a page's change rate is what its visits so
-far make likely (crawler.recrawl).
+far make likely (crawler.recheck).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def figures(crawl: Crawl) -> dict[str, Any]:
         return {"pages": 0, "why": _why_nothing(crawl.options)}
     import numpy as np
 
-    from crawler.store import freshness
-    from crawler.store.beliefs import extent
+    from crawler.recheck import report
+    from crawler.recheck.change_model import extent
 
-    account = freshness.account_of(_fields(crawl))
+    account = report.account_of(_fields(crawl))
     if crawl.url:
-        return freshness.explained(crawl.engine, crawl.options, account, crawl.url)
-    found = freshness.standing(crawl.engine, crawl.options, account)
+        return report.explained(crawl.engine, crawl.options, account, crawl.url)
+    found = report.standing(crawl.engine, crawl.options, account)
     if not found:
         return {"pages": 0}
     current, age, weight = (
@@ -54,14 +54,12 @@ def figures(crawl: Crawl) -> dict[str, Any]:
         "staleness_median_seconds": float(np.median(age)),
         "staleness_mean_seconds": float(age.mean()),
         "staleness_longest_seconds": float(age.max()),
-        "staleness_shares": {
-            f"{bound:.0f}": float((age <= bound).mean()) for bound in freshness.STALE_BOUNDS
-        },
+        "staleness_shares": {f"{bound:.0f}": float((age <= bound).mean()) for bound in report.STALE_BOUNDS},
         "asked_last_hour": int((age <= HOUR).sum()),
-        "budget_per_hour": freshness.budget(crawl.engine, crawl.options),
+        "budget_per_hour": report.budget(crawl.engine, crawl.options),
         "price": account.price if account else None,
         "due_within_hours": {
-            str(hours): sum(site.due.get(hours, 0) for site in found) for hours in freshness.AHEAD
+            str(hours): sum(site.due.get(hours, 0) for site in found) for hours in report.AHEAD
         }
         if account and account.price > 0
         else None,

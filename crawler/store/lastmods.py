@@ -1,6 +1,6 @@
 """What sitemaps say of pages in the tables: when each changed last, and when that was news to us.
 
-A later time than the last one told is a signal for recheck (crawler.recrawl.signals); so is the first, where the page
+A later time than the last one told is a signal for recheck (crawler.recheck.signals); so is the first, where the page
 was last heard of before it. The same record twice changes nothing. Pages that are not in the tables yet are left: each
 brings what its sitemap said with its own record (`Page.sitemap_lastmod`). What a database refuses passes to the caller.
 """

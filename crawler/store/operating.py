@@ -19,12 +19,12 @@ from crawler import records
 from crawler.left_out import from_text, in_words, to_text
 from crawler.queue import connection
 from crawler.queue.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
+from crawler.recheck.planner import PACKED, due_pages
 from crawler.reconcile import page_counts
 from crawler.reconcile.naming import Again, naming_pages, opened
 from crawler.reconcile.owing import Owed
 from crawler.reconcile.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.database import check_version, open_database, transaction
-from crawler.store.packing import PACKED, due_pages
 from crawler.store.reading import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
 from crawler.store.writing import forget

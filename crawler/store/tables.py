@@ -328,14 +328,14 @@ site_ranks = _table(
     sqlite_with_rowid=False,
 )
 
-# What is believed of a site's pages (crawler.store.beliefs), as recheck last looked at them.
+# What is believed of a site's pages (crawler.recheck.change_model), as recheck last looked at them.
 beliefs = _table(
     "beliefs",
     Column("site_id", BigInteger, primary_key=True, autoincrement=False),
     _filled("pages", BigInteger),
     _filled("looked_at", BigInteger),
     _filled("wake_at", BigInteger),  # when the next of them is worth a visit, by the price of then
-    # One page after the other in both: 64-bit hashes of the URLs, little-endian, and crawler.recrawl's columns.
+    # One page after the other in both: 64-bit hashes of the URLs, little-endian, and crawler.recheck's columns.
     _filled("url_hashes", _Bytes),
     _filled("packed", _Bytes),
 )

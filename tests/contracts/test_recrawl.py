@@ -1,6 +1,6 @@
 """What every mode of recrawling promises, over all that are registered and one by dotted path.
 
-A new mode needs no line here: it is taken up by its entry in crawler.recrawl.NAMES.
+A new mode needs no line here: it is taken up by its entry in crawler.recheck.NAMES.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crawler import recrawl
-from crawler.recrawl import Recrawl, RecrawlError
-from crawler.recrawl.view import PageView
+from crawler import recheck
+from crawler.recheck import Recrawl, RecrawlError
+from crawler.recheck.view import PageView
 
-MODES = (*recrawl.NAMES, "tests.contracts.outsider.SmallestFirst")
+MODES = (*recheck.NAMES, "tests.contracts.outsider.SmallestFirst")
 # No page, one, fewer and more than hosts.
 SIZES = (0, 1, 3, 500)
 HOSTS = 7
@@ -224,7 +224,7 @@ def test_everything_is_visited_where_there_is_time(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_mode_tells_what_it_is(mode: str) -> None:
-    found = recrawl.get(mode)
+    found = recheck.get(mode)
     assert isinstance(found.priced, bool)
     assert isinstance(found.score(made(mode, 3).view([0], 1.0, 1.0)), np.ndarray)
 
@@ -242,8 +242,8 @@ def test_the_outsider_sees_what_a_view_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["no_such", "crawler.recrawl.modes.NOTHING", "crawler.no.such", "math.pi", ""]
+    "name", ["no_such", "crawler.recheck.modes.NOTHING", "crawler.no.such", "math.pi", ""]
 )
 def test_what_is_no_mode_is_refused_with_the_names(name: str) -> None:
     with pytest.raises(RecrawlError, match="wanted one of default, importance"):
-        recrawl.get(name)
+        recheck.get(name)

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from crawler.recrawl.compiling import compiled
+from crawler.recheck.compiling import compiled
 
 PRIOR_SHAPE = 0.5
 # Changes that are remembered: a page whose habits change is found out after about so many.

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crawler.recrawl import law_arrays, rates, signals, value
-from crawler.recrawl.columns import BLOCK, Hosts, Rows, touch
-from crawler.recrawl.compiling import COMPILED, compiled
-from crawler.recrawl.law_arrays import HEAD_BYTES, PROMISED, SURE, Terms
+from crawler.recheck import law_arrays, rates, signals, value
+from crawler.recheck.columns import BLOCK, Hosts, Rows, touch
+from crawler.recheck.compiling import COMPILED, compiled
+from crawler.recheck.law_arrays import HEAD_BYTES, PROMISED, SURE, Terms
 
 if TYPE_CHECKING:
-    from crawler.recrawl.view import PageView
+    from crawler.recheck.view import PageView
 
 # Runs of fewer neighbours are not worth the bound's own loop.
 FEW = 4

@@ -1,4 +1,4 @@
-"""What is believed of pages' change rates: one site's columns of crawler.recrawl, kept in the tables and brought up.
+"""What is believed of pages' change rates: one site's columns of crawler.recheck, kept in the tables and brought up.
 
 Estimates are made here alone, by whoever packs what recheck asks. What happened since they were last kept stands in
 `pages`: when each was last checked, and when it last changed. So nothing is lost with an agent, nor with a packer: the
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sqlalchemy import and_, delete, func, insert, select
 
-from crawler.recrawl import Recrawl
+from crawler.recheck import Recrawl
 from crawler.store.database import transaction
 from crawler.store.ranks import importance
 from crawler.store.reading import in_stretches
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from crawler.recrawl.account import Mean
+    from crawler.recheck.account import Mean
 
 logger = logging.getLogger("planner")
 

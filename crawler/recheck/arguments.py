@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from crawler.recrawl import RecrawlError
+from crawler.recheck import RecrawlError
 
 # What may be below 0.
 TIMES = ("last", "changed_at")

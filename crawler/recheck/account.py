@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crawler.recrawl import price as prices
+from crawler.recheck import price as prices
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from crawler.recrawl import rates, signals
-from crawler.recrawl.columns import BLOCK, Hosts, Rows, touch
-from crawler.recrawl.compiling import compiled
+from crawler.recheck import rates, signals
+from crawler.recheck.columns import BLOCK, Hosts, Rows, touch
+from crawler.recheck.compiling import compiled
 
 
 @compiled

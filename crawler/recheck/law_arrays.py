@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from crawler.recrawl import rates, signals, value
+from crawler.recheck import rates, signals, value
 
 if TYPE_CHECKING:
-    from crawler.recrawl.columns import Hosts, Rows
+    from crawler.recheck.columns import Hosts, Rows
 
 # Bytes that an answer "not modified" takes, with its head.
 HEAD_BYTES = 500.0

@@ -1,6 +1,6 @@
 """What is known of pages: what they cost and are worth, what visits and signals told, and who is there at all.
 
-Everything of crawler.recrawl.core.Recrawl but the choice. Hides columns, clock and beliefs. All pages are numbers that
+Everything of crawler.recheck.core.Recrawl but the choice. Hides columns, clock and beliefs. All pages are numbers that
 `add`, `unpack` or the order at the beginning gave. Raises RecrawlError for pages, hosts, times and options that mean
 nothing.
 """
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from crawler.recrawl import RecrawlError, arguments, get, packing
-from crawler.recrawl.account import Mean
-from crawler.recrawl.candidates import Candidates
-from crawler.recrawl.columns import FURTHEST, ROW_TYPES, Columns, Hosts, Rows
-from crawler.recrawl.learning import learn
-from crawler.recrawl.view import PageView
+from crawler.recheck import RecrawlError, arguments, get, packing
+from crawler.recheck.account import Mean
+from crawler.recheck.candidates import Candidates
+from crawler.recheck.columns import FURTHEST, ROW_TYPES, Columns, Hosts, Rows
+from crawler.recheck.learning import learn
+from crawler.recheck.view import PageView
 
 DAY = 86_400.0
 # Name -> default. Of all modes, so that one set of options serves to compare them.

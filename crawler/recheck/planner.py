@@ -18,8 +18,8 @@ from sqlalchemy import ColumnElement, and_, false, func, select, true
 
 from crawler import states
 from crawler.queue.batches import DIGEST_BYTES, AskedPage, Asking, pack
+from crawler.recheck import account as accounts
 from crawler.records import Work, hash64
-from crawler.recrawl import account as accounts
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.tables import pages
 from crawler.urls.canonical import path_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crawler.options import Options
     from crawler.planning.planner import Loads
     from crawler.queue.queue import SiteQueue
-    from crawler.store.revisits import Revisits
+    from crawler.recheck.revisits import Revisits
 
 logger = logging.getLogger("planner")
 
@@ -98,7 +98,7 @@ class Packer:
             self._engine = engine
             if self._options.recheck_chooses:
                 # Arrays and a compiler, for whose mode needs them.
-                from crawler.store.revisits import Revisits
+                from crawler.recheck.revisits import Revisits
 
                 self._revisits = Revisits(engine, self._options)
         return True
@@ -142,7 +142,7 @@ class Packer:
         return account.saved >= 0
 
     async def _pack_chosen(self, site: str, now_ms: int) -> bool:
-        """Pack what crawler.recrawl chooses of a site, as `_pack` does with what is due."""
+        """Pack what crawler.recheck chooses of a site, as `_pack` does with what is due."""
         due_ms = await self._queue.hold_up(site, "recheck")
         assert self._revisits is not None
         at_ms, account = max(due_ms, now_ms), accounts.of(await self._queue.account())

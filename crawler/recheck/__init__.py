@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 if TYPE_CHECKING:
     import numpy as np
 
-    from crawler.recrawl.core import Recrawl as Recrawl
-    from crawler.recrawl.view import PageView
+    from crawler.recheck.core import Recrawl as Recrawl
+    from crawler.recheck.view import PageView
 
 # name -> dotted path. Read without importing a mode, so that a command line is checked at once.
 NAMES = {
-    "default": "crawler.recrawl.modes.DEFAULT",
-    "importance": "crawler.recrawl.modes.IMPORTANCE",
-    "freshness": "crawler.recrawl.modes.FRESHNESS",
-    "staleness": "crawler.recrawl.modes.STALENESS",
-    "paper": "crawler.recrawl.modes.PAPER",
-    "round_robin": "crawler.recrawl.modes.ROUND_ROBIN",
-    "change_frequency": "crawler.recrawl.modes.CHANGE_FREQUENCY",
-    "importance_proportional": "crawler.recrawl.modes.IMPORTANCE_PROPORTIONAL",
+    "default": "crawler.recheck.modes.DEFAULT",
+    "importance": "crawler.recheck.modes.IMPORTANCE",
+    "freshness": "crawler.recheck.modes.FRESHNESS",
+    "staleness": "crawler.recheck.modes.STALENESS",
+    "paper": "crawler.recheck.modes.PAPER",
+    "round_robin": "crawler.recheck.modes.ROUND_ROBIN",
+    "change_frequency": "crawler.recheck.modes.CHANGE_FREQUENCY",
+    "importance_proportional": "crawler.recheck.modes.IMPORTANCE_PROPORTIONAL",
 }
 
 
@@ -84,7 +84,7 @@ def check(name: str, also: tuple[str, ...] = ()) -> str:
 def __getattr__(name: str) -> Any:
     # Arrays and compiler are imported by who makes a Recrawl, not by who checks a name.
     if name == "Recrawl":
-        from crawler.recrawl.core import Recrawl
+        from crawler.recheck.core import Recrawl
 
         return Recrawl
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

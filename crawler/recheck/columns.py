@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crawler.recrawl import RecrawlError
-from crawler.recrawl.compiling import COMPILED, compiled
+from crawler.recheck import RecrawlError
+from crawler.recheck.compiling import COMPILED, compiled
 
 # Room that a host gets when it moves, over what it needs.
 SPARE = 1.5

@@ -1,4 +1,4 @@
-"""Which pages of a site recheck asks, and when the site is to be looked at next: crawler.recrawl, asked for one site.
+"""Which pages of a site recheck asks, and when the site is to be looked at next: crawler.recheck, asked for one site.
 
 RECRAWL_MODE says what a visit is worth, the budget what may be spent; all sites share one account with one price. A
 site is looked at every LOOK_SHARE of the time in which the budget visits all pages once, or later where nothing of it
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from crawler.recheck import account as accounts
+from crawler.recheck import change_model
+from crawler.recheck.law_arrays import HEAD_BYTES
 from crawler.records import hash64
-from crawler.recrawl import account as accounts
-from crawler.recrawl.law_arrays import HEAD_BYTES
-from crawler.store import beliefs
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.recrawl import Recrawl
-    from crawler.recrawl.account import Account
+    from crawler.recheck import Recrawl
+    from crawler.recheck.account import Account
 
 # Each look may give one visit to a page; so a page that changes all the time is asked at most so often in a sweep, and
 # looking more often costs more than it brings (docs/decisions/0008-recheck.md).
@@ -47,7 +47,7 @@ class Look(NamedTuple):
     rows: list[Any]  # of the tables, of the pages to ask, best first
     wake_ms: int  # when to look again
     account: Account
-    site: beliefs.Believed
+    site: change_model.Believed
 
 
 class Revisits:
@@ -64,7 +64,7 @@ class Revisits:
         """RECRAWL_MODE."""
         return self._options.recrawl_mode
 
-    def costs(self, found: beliefs.Believed, numbers: list[int], now: float) -> np.ndarray:
+    def costs(self, found: change_model.Believed, numbers: list[int], now: float) -> np.ndarray:
         """What a visit to each of these takes of the account, in seconds, as far as can be foreseen."""
         requests, volume = self._budget()
         size = np.array([found.rows[one].size for one in numbers], np.float64)
@@ -73,7 +73,9 @@ class Revisits:
         return accounts.cost_of(size, requests, volume)
 
     @staticmethod
-    def _foreseen(found: beliefs.Believed, numbers: list[int], size: np.ndarray, now: float) -> np.ndarray:
+    def _foreseen(
+        found: change_model.Believed, numbers: list[int], size: np.ndarray, now: float
+    ) -> np.ndarray:
         """Bytes of each: a page with a validator that is likely to be the same is likely to come as a head alone."""
         view = found.recrawl.view(numbers, now, 1.0)
         a, b = view.belief
@@ -98,7 +100,7 @@ class Revisits:
     def look(self, name: str, now_ms: int, due_ms: int, account: Account, pace: float, most: int) -> Look:
         """Chooses, at most so many pages; `pace`: what this hour's visits cost, 1 where the site idles."""
         now, key = now_ms / 1000, hash64(name)
-        found = beliefs.believed(
+        found = change_model.believed(
             self._engine,
             key,
             self._options.recrawl_mode,
@@ -120,11 +122,11 @@ class Revisits:
         mean = found.recrawl.mean
         account = account._replace(log_rate=mean.log_rate, information=mean.information)
         looked = Look([found.rows[number] for number in chosen], int(wake * 1000), account, found)
-        beliefs.keep(self._engine, key, found, now_ms, looked.wake_ms)
+        change_model.keep(self._engine, key, found, now_ms, looked.wake_ms)
         return looked
 
     def _worth_it(
-        self, found: beliefs.Believed, now: float, account: Account, pace: float
+        self, found: change_model.Believed, now: float, account: Account, pace: float
     ) -> tuple[list[int], float, Account]:
         """Numbers of the pages worth their price, best first, the time to look again, and the account with a price."""
         recrawl, window = found.recrawl, self.window()
@@ -160,6 +162,6 @@ class Revisits:
     def _count(self, at_least: int = 0) -> int:
         """Pages that recheck looks after, of sites that it has looked at: all pages would take long to count."""
         if time.monotonic() - self._counted > COUNT_SECONDS or at_least > self._pages:
-            self._pages, self._counted = beliefs.many(self._engine), time.monotonic()
+            self._pages, self._counted = change_model.many(self._engine), time.monotonic()
         self._pages = max(self._pages, at_least)
         return self._pages

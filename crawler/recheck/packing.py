@@ -9,8 +9,8 @@ import struct
 
 import numpy as np
 
-from crawler.recrawl import RecrawlError
-from crawler.recrawl.columns import ROW_TYPES, Hosts, Rows
+from crawler.recheck import RecrawlError
+from crawler.recheck.columns import ROW_TYPES, Hosts, Rows
 
 VERSION = 1
 # Version, pages, base of the times; offset, information, four figures of its signals, what conditional requests save.

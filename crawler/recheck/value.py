@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from crawler.recrawl.compiling import compiled
+from crawler.recheck.compiling import compiled
 
 # Below this share of b, the difference of two nearly equal numbers would be noise: the first two terms of its series.
 SMALL = 1e-4

@@ -2,7 +2,7 @@
 
 Two ways to ask. `choose` is for who sees all pages: the best now, at most one of a host, within a budget. `candidates`
 is for who holds one site: its pages that are worth their price before a time, and when to come back. What came of it is
-told as crawler.recrawl.known has it. Raises RecrawlError as that does.
+told as crawler.recheck.known has it. Raises RecrawlError as that does.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from crawler.recrawl import RecrawlError, arguments
-from crawler.recrawl import price as prices
-from crawler.recrawl.candidates import LEAST_ROWS, LOOKS, affordable, best, best_first, spread
-from crawler.recrawl.columns import Hosts, Rows
-from crawler.recrawl.known import DAY, Known
+from crawler.recheck import RecrawlError, arguments
+from crawler.recheck import price as prices
+from crawler.recheck.candidates import LEAST_ROWS, LOOKS, affordable, best, best_first, spread
+from crawler.recheck.columns import Hosts, Rows
+from crawler.recheck.known import DAY, Known
 
 # Share of its price that a page must be worth to stand by for time that would be lost.
 NEARLY = 0.9

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crawler.recrawl import rates, signals
-from crawler.recrawl.columns import Hosts, Rows
+from crawler.recheck import rates, signals
+from crawler.recheck.columns import Hosts, Rows
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from crawler.recrawl import value
-from crawler.recrawl.compiling import compiled
+from crawler.recheck import value
+from crawler.recheck.compiling import compiled
 
 # Changes without a signal that a host begins with.
 DOUBT = 8.0

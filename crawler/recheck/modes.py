@@ -6,7 +6,7 @@ the best, whatever its score. Weights are importances, 1 on average.
 
 from __future__ import annotations
 
-from crawler.recrawl.law import Law
+from crawler.recheck.law import Law
 
 # Freshness weighted by importance alone: unimportant pages may wait for the longest interval.
 IMPORTANCE = Law(visit=1.0)

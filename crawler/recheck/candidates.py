@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from crawler.recrawl.columns import Hosts
-from crawler.recrawl.compiling import compiled
+from crawler.recheck.columns import Hosts
+from crawler.recheck.compiling import compiled
 
 # Pages scored for each one taken: hosts come round in 2 % of a sweep, which costs 0.2 points of freshness at most.
 LOOKS = 50

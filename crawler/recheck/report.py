@@ -1,6 +1,6 @@
 """How fresh the copy is believed to be, and why a page is visited when it is: for `scrapy report freshness`.
 
-Reads what recheck kept of each site (crawler.store.beliefs), some at a time; for options by which it chooses. The price
+Reads what recheck kept of each site (crawler.recheck.change_model), some at a time; for options by which it chooses. The price
 is the queue's; where Redis is away, what hangs on it is left out. Raises DatabaseError; PageUnknownError for a URL that
 recheck does not look after.
 """
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from sqlalchemy import select
 
+from crawler.recheck import Recrawl, value
+from crawler.recheck import account as accounts
+from crawler.recheck.change_model import Believed, believed, many
+from crawler.recheck.packing import UnreadableError
+from crawler.recheck.revisits import Revisits
 from crawler.records import hash64
-from crawler.recrawl import Recrawl, value
-from crawler.recrawl import account as accounts
-from crawler.recrawl.packing import UnreadableError
-from crawler.store.beliefs import Believed, believed, many
 from crawler.store.database import DatabaseError, transaction
-from crawler.store.revisits import Revisits
 from crawler.store.tables import beliefs, pages, sites
 from crawler.urls.canonical import split
 from crawler.urls.url import UrlError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.recrawl.account import Account
+    from crawler.recheck.account import Account
 
 HOUR: Final = 3600.0
 DAY: Final = 86_400.0
