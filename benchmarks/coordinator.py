@@ -45,8 +45,8 @@ from crawler.coordinator.coordinator import GC_ALLOCATIONS  # noqa: E402
 from crawler.store import rows  # noqa: E402
 from crawler.store.database import open_database, transaction  # noqa: E402
 from crawler.store.tables import pages  # noqa: E402
-from crawler.store.upserts import write  # noqa: E402
-from crawler.store.writing import FETCHES, Stored, store, write_pages  # noqa: E402
+from crawler.store.upsert import write  # noqa: E402
+from crawler.store.write import FETCHES, Stored, store, write_pages  # noqa: E402
 from settings import base  # noqa: E402
 
 PRODUCERS = 4

@@ -40,7 +40,7 @@ from crawler.reconcile.reopening import Reopening  # noqa: E402
 from crawler.records import Page  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
 from crawler.store.server import Server  # noqa: E402
-from crawler.store.writing import Stored, store  # noqa: E402
+from crawler.store.write import Stored, store  # noqa: E402
 from crawler.urls.scope import Scope  # noqa: E402
 
 LINKS, PAGES_A_FLUSH = 10, 64

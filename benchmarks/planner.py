@@ -37,7 +37,7 @@ from crawler import records  # noqa: E402
 from crawler.queue.queue import SiteQueue  # noqa: E402
 from crawler.store.database import transaction  # noqa: E402
 from crawler.store.tables import fetches  # noqa: E402
-from crawler.store.writing import Stored, store  # noqa: E402
+from crawler.store.write import Stored, store  # noqa: E402
 from settings import base  # noqa: E402
 from tests.queue_driver import queue_options  # noqa: E402
 from tests.servers import eventually  # noqa: E402

@@ -39,14 +39,11 @@ from benchmarks.producers import DATABASES, is_there, place  # noqa: E402
 from crawler import options, reports  # noqa: E402
 from crawler.commands.dashboard import boards  # noqa: E402
 from crawler.options import Options  # noqa: E402
-from crawler.recheck import (
-    Recrawl,
-    change_model,
-)
+from crawler.recheck import Recrawl, change_model  # noqa: E402
 from crawler.records import Health, hash64  # noqa: E402
 from crawler.store.database import transaction  # noqa: E402
 from crawler.store.tables import fetches, pages  # noqa: E402
-from crawler.store.writing import Stored, store  # noqa: E402
+from crawler.store.write import Stored, store  # noqa: E402
 from crawler.views import figures  # noqa: E402
 from crawler.views.dashboard import MOST_LOADS, MOST_TOP  # noqa: E402
 from tests.reporting import BATCH, fill, site_name  # noqa: E402

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from crawler.agent.context import KEY
 from crawler.agent.errands import Errand
+from crawler.fetch.context import KEY
 
 if TYPE_CHECKING:
     from crawler.agent.slots import Slot

@@ -22,7 +22,7 @@ from crawler.convert import links, reading, sites
 from crawler.convert.conversion import Wishes, convert
 from crawler.records import Page, PageOutcome, SiteFound, pack_links
 from crawler.store.database import migrate, open_database, transaction
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 
 CONTENT = ("stored", "duplicate")
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, Visit, hash64, pack_links
 from crawler.store.database import migrate, transaction
 from crawler.store.ranks import Ranked, replace
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 
 HOUR_MS = 3_600_000
 BEGIN_MS = 498_000 * HOUR_MS

@@ -40,7 +40,7 @@ from crawler.store import operating
 from crawler.store.database import transaction
 from crawler.store.repairing import Repair, Repaired
 from crawler.store.tables import pages, sites
-from crawler.store.writing import Letter, Stored, bury, store
+from crawler.store.write import Letter, Stored, bury, store
 from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place, fetched, wait_for_hits

@@ -26,7 +26,7 @@ from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
 from crawler.store import operating
 from crawler.store.database import transaction
 from crawler.store.tables import sites
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place, Run

@@ -38,10 +38,10 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from crawler import options
-from crawler.agent.context import KEY
 from crawler.agent.errands import Errand
 from crawler.agent.foreign_handlers import ForeignHandlers
 from crawler.fetch import errors
+from crawler.fetch.context import KEY
 from crawler.fetch.dns import Names
 from crawler.fetch.handler import CurlDownloadHandler
 from crawler.fetch.transfer import Attempt

@@ -20,7 +20,7 @@ from crawler.archive.rows import archived_pages, count
 from crawler.records import Page, pack_links
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import fetches, pages, sites
-from crawler.store.writing import Stored, forget, store
+from crawler.store.write import Stored, forget, store
 from tests.archiving import check_files, exchange, writer
 from tests.conftest import MakeDatabase
 from tests.crawling import Place, Run

@@ -18,7 +18,7 @@ from crawler.options import Options
 from crawler.queue import connection
 from crawler.queue.results import GROUP, ResultsStream
 from crawler.records import Page, SiteFound
-from crawler.store.writing import Stored
+from crawler.store.write import Stored
 from tests.crawling import Place
 from tests.drills import key
 from tests.queue_driver import queue_options

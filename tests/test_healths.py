@@ -23,7 +23,7 @@ from crawler.records import Health, Record, SiteFound, SiteHealth, SiteOrder, ha
 from crawler.reports import Crawl, status
 from crawler.store.database import transaction
 from crawler.store.tables import health, health_changes, sites
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from tests.conftest import OpenTables
 from tests.databases import KINDS
 from tests.servers import RunningServer, eventually, start_valkey

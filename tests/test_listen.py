@@ -38,7 +38,7 @@ from crawler.store.packet_client import Client, packets_of
 from crawler.store.packets import join
 from crawler.store.spool import CALL_ENTRIES, Spool
 from crawler.store.tables import checks
-from crawler.store.writing import Counts, Stored, store
+from crawler.store.write import Counts, Stored, store
 from tests import warm
 from tests.conftest import MakeDatabase
 from tests.crawling import ROOT, Place, Run

@@ -16,7 +16,7 @@ from crawler.records import Answer, Asked, Health, Page, PageState, Record, Site
 from crawler.states import STATES, IllegalTransition, load_event
 from crawler.store.database import transaction
 from crawler.store.tables import fetches, pages
-from crawler.store.writing import Counts, Stored, store
+from crawler.store.write import Counts, Stored, store
 from tests.conftest import OpenTables
 from tests.databases import KINDS
 from tests.life import Life, lived

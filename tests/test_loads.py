@@ -22,11 +22,11 @@ from crawler.planning.load_store import (
 )
 from crawler.records import Visit
 from crawler.reports import load as report
-from crawler.store import reading
+from crawler.store import queries
 from crawler.store.database import transaction
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import visits
-from crawler.store.writing import Stored, forget, store
+from crawler.store.write import Stored, forget, store
 from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS
@@ -94,7 +94,7 @@ def test_a_forgotten_site_leaves_nothing(kind: str, filled: OpenTables) -> None:
 def test_imports_replace_and_are_forgotten(
     kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (load_store, reading):
+    for module in (load_store, queries):
         monkeypatch.setattr(module, "STRETCH_ROWS", 7)
     engine = filled(kind)
     names = [f"https://{n}.example" for n in range(30)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from crawler.store import reading
+from crawler.store import queries
 from crawler.store.database import open_database
 from crawler.views import figures, metrics
 from crawler.views.figures import Standing
@@ -61,7 +61,7 @@ def test_a_standing_is_counted_in_stretches(tmp_path: Path, monkeypatch: Any) ->
         db.exec_driver_sql("UPDATE sites SET health = 'normal'")
         db.exec_driver_sql("UPDATE sites SET health = 'error' WHERE site LIKE '%site1.%'")
         db.exec_driver_sql("UPDATE sites SET health = NULL WHERE site LIKE '%site2.%'")
-    monkeypatch.setattr(reading, "STRETCH_ROWS", 3)
+    monkeypatch.setattr(queries, "STRETCH_ROWS", 3)
     assert figures.standing(engine) == Standing({"normal": 5, "error": 1}, 0)
     engine.dispose()
 

@@ -14,10 +14,10 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from crawler.agent.context import KEY
 from crawler.agent.errands import Errand
 from crawler.agent.frontier import Turn
 from crawler.fetch import errors
+from crawler.fetch.context import KEY
 from crawler.fetch.handler import CurlDownloadHandler
 from crawler.fetch.limits import Limit, Limits
 from crawler.fetch.timeouts import (

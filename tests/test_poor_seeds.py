@@ -27,7 +27,7 @@ from crawler.records import (
 from crawler.reports import seeds
 from crawler.reports.seeds import latest, text
 from crawler.store.database import transaction
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from tests.certificates import context_of, self_signed
 from tests.conftest import OpenTables
 from tests.crawling import Place

@@ -24,7 +24,7 @@ from crawler.store.database import migrate, open_database, transaction
 from crawler.store.ranks import Ranked, RankingLost, importance, replace
 from crawler.store.tables import rankings, site_ranks
 from crawler.store.tables import ranks as rank_rows
-from crawler.store.writing import Stored, forget, store
+from crawler.store.write import Stored, forget, store
 from rankers import Graph, rank
 from rankers.folder import made_whole, read_manifest, write_manifest
 from tests import warm

@@ -15,11 +15,11 @@ from sqlalchemy import Engine, event, func, select
 from crawler.coordinator import wal
 from crawler.coordinator.wal import LogKeeper
 from crawler.records import Page, SiteFound, hash64, pack_links
-from crawler.store import reading
+from crawler.store import queries
 from crawler.store.database import migrate, open_database, transaction
-from crawler.store.reading import by_key, in_stretches, summary, turns_since
+from crawler.store.queries import by_key, in_stretches, summary, turns_since
 from crawler.store.tables import fetches, pages, sites
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
 from tests.servers import eventually
@@ -66,7 +66,7 @@ def test_rows_by_their_key_are_those_of_the_whole(
     stretches = list(by_key(engine, asked, sites.c.site_id, 3))
     assert [len(rows) for rows in stretches] == [3] * (many // 3) + [many % 3] * (many % 3 > 0)
     assert [row.site for rows in stretches for row in rows] == sorted(names, key=hash64)
-    monkeypatch.setattr(reading, "STRETCH_ROWS", 2)
+    monkeypatch.setattr(queries, "STRETCH_ROWS", 2)
     assert [row for rows in by_key(engine, asked, sites.c.site_id) for row in rows] == [
         row for rows in stretches for row in rows
     ]
@@ -93,7 +93,7 @@ def test_figures_of_many_stretches_are_those_of_the_whole(
     with transaction(engine) as connection:  # and a hole
         connection.execute(pages.delete().where(pages.c.id.between(40, 199)))
     for rows in (7, 60, 1_000):
-        monkeypatch.setattr(reading, "STRETCH_ROWS", rows)
+        monkeypatch.setattr(queries, "STRETCH_ROWS", rows)
         asked = select(func.count(), func.min(pages.c.id), func.max(pages.c.id))
         parts = [row for row in in_stretches(engine, pages, asked) if row[0]]
         with transaction(engine) as connection:
@@ -200,9 +200,9 @@ def test_a_report_beside_a_writer_leaves_the_log_short(
     slow_reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wal, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(reading, "STRETCH_ROWS", PAGES // STRETCHES)
+    monkeypatch.setattr(queries, "STRETCH_ROWS", PAGES // STRETCHES)
     short, seconds = longest_log(slow_reader, lambda: summary(slow_reader))
-    monkeypatch.setattr(reading, "STRETCH_ROWS", 10 * PAGES)
+    monkeypatch.setattr(queries, "STRETCH_ROWS", 10 * PAGES)
     long, _ = longest_log(slow_reader, lambda: summary(slow_reader))
     assert seconds > 1, "so quick that it shows nothing"
     assert long > 3 * short, f"in stretches {short:,} bytes, in one {long:,}"

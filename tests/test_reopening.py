@@ -24,7 +24,7 @@ from crawler.reconcile.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reope
 from crawler.records import Page, SiteEnded, hash64, set_hash
 from crawler.store import tables
 from crawler.store.database import transaction
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from tests.conftest import OpenTables
 from tests.crawling import Place
 from tests.databases import KINDS

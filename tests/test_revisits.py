@@ -32,7 +32,7 @@ from crawler.reports import freshness as report
 from crawler.store import operating
 from crawler.store.database import transaction
 from crawler.store.tables import beliefs, pages, rankings, ranks
-from crawler.store.writing import Stored, forget, store
+from crawler.store.write import Stored, forget, store
 from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place

@@ -18,7 +18,7 @@ from crawler.recheck.change_model import believed, keep
 from crawler.records import Page, Record, hash64, pack_lastmods, unpack_lastmods
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import pages
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from tests.conftest import MakeDatabase
 from tests.costs import STEEP, growth, ratio
 from tests.crawling import Place

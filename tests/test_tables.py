@@ -37,8 +37,9 @@ from crawler.records import (
     hash64,
     pack_links,
 )
-from crawler.store import copying, database, literals, upserts, writing
+from crawler.store import bulk_mariadb, bulk_postgres, database, write
 from crawler.store import rows as row_of
+from crawler.store import upsert as upserts
 from crawler.store.database import (
     DatabaseAway,
     DatabaseError,
@@ -49,10 +50,10 @@ from crawler.store.database import (
     told,
     transaction,
 )
-from crawler.store.reading import summary
+from crawler.store.queries import summary
 from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites, visits
-from crawler.store.upserts import Upsert
-from crawler.store.writing import Counts, Letter, Stored, bury, clean, entry_number, store
+from crawler.store.upsert import Upsert
+from crawler.store.write import Counts, Letter, Stored, bury, clean, entry_number, store
 from tests import warm
 from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS, POSTGRES
@@ -813,7 +814,7 @@ def test_every_field_comes_into_the_column_of_its_name(kind: str, many: int, fil
     assert (json.loads(row["media"]), row["links"]) == ({"image": 1, "video": 2}, pack_links(["x"]))
 
 
-@pytest.mark.parametrize("upsert", [one for one in vars(writing).values() if isinstance(one, Upsert)])
+@pytest.mark.parametrize("upsert", [one for one in vars(write).values() if isinstance(one, Upsert)])
 def test_a_statement_names_the_columns_in_the_order_of_the_rows(upsert: Upsert) -> None:
     for dialect in (sqlite.dialect(), postgresql.psycopg.dialect(), mysql.pymysql.dialect()):
         statement = upserts._statement(dialect, upsert)
@@ -821,17 +822,17 @@ def test_a_statement_names_the_columns_in_the_order_of_the_rows(upsert: Upsert) 
         assert tuple(name.strip(' "`') for name in named.split(",")) == upsert.columns
         assert len(places.split(",")) == len(upsert.columns)
     assert upsert.columns[: len(upsert.key)] == upsert.key or upsert.key in (("digest",), ("stream_id",))
-    left_out = set(row_of.RARE_COLUMNS) - set(row_of.LIFE_COLUMNS) if upsert is writing.USUAL_PAGES else set()
+    left_out = set(row_of.RARE_COLUMNS) - set(row_of.LIFE_COLUMNS) if upsert is write.USUAL_PAGES else set()
     assert set(upsert.changed) - set(upsert.columns) == left_out
 
 
 def test_no_column_of_a_page_is_left_out() -> None:
-    for upsert in (writing.PAGES, writing.FETCHES, writing.RUNS, writing.CHECKS, writing.VISITS):
-        others = SAID_BY_SITEMAPS if upsert is writing.PAGES else ()
+    for upsert in (write.PAGES, write.FETCHES, write.RUNS, write.CHECKS, write.VISITS):
+        others = SAID_BY_SITEMAPS if upsert is write.PAGES else ()
         assert {*upsert.columns, *others, "id"} == {*upsert.table.columns.keys(), "id"}
-    ruled = {name for name, _ in writing.PAGES.computed}
-    assert {*writing.PAGES.changed, *ruled} == set(writing.PAGES.columns) - {"site_id", "url_hash", "url"}
-    assert not ruled & set(writing.PAGES.changed)
+    ruled = {name for name, _ in write.PAGES.computed}
+    assert {*write.PAGES.changed, *ruled} == set(write.PAGES.columns) - {"site_id", "url_hash", "url"}
+    assert not ruled & set(write.PAGES.changed)
 
 
 # --- How each database takes many rows --------------------------------------------------------------------
@@ -875,7 +876,7 @@ def test_a_connection_that_breaks_under_a_copy_is_an_outage(
     kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, other = filled(kind), create_engine(POSTGRES)
-    copy = copying._copy
+    copy = bulk_postgres._copy
 
     def cut_off(connection: Connection, *given: Any) -> None:
         pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
@@ -883,7 +884,7 @@ def test_a_connection_that_breaks_under_a_copy_is_an_outage(
             killer.execute(text(f"SELECT pg_terminate_backend({pid})"))
         copy(connection, *given)
 
-    monkeypatch.setattr(copying, "_copy", cut_off)
+    monkeypatch.setattr(bulk_postgres, "_copy", cut_off)
     with pytest.raises(DatabaseAway):
         put(engine, *(page(f"/{n}", 1_000 + n) for n in range(100)))
     monkeypatch.undo()
@@ -911,7 +912,7 @@ def test_spelt_out_texts_are_the_same_under_every_rule_of_the_server(
 def test_more_rows_than_one_statement_takes(
     kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(literals, "MOST_CHARACTERS", 3_000)
+    monkeypatch.setattr(bulk_mariadb, "MOST_CHARACTERS", 3_000)
     engine = filled(kind)
     put(engine, *(page(f"/{n}", 1_000 + n, title="x" * 40 * n) for n in range(1, 101)))
     assert sorted(column(engine, pages, "title")) == ["x" * 40 * n for n in range(1, 101)]

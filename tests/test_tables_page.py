@@ -14,7 +14,7 @@ from crawler.records import Check, Page, RunMoment, SiteEnded, SiteFound, SiteOr
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.ranks import Ranked, replace
 from crawler.store.tables import metadata
-from crawler.store.writing import Letter, Stored, bury, store
+from crawler.store.write import Letter, Stored, bury, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
 from tests.examples import ROOT, blocks_of

@@ -13,7 +13,7 @@ from crawler.coordinator.retention import DAY_SECONDS, Thinning, histories, turn
 from crawler.records import Check, Health, Page, Visit
 from crawler.store.database import open_database, transaction
 from crawler.store.tables import checks, fetches, health_changes, pages, visits
-from crawler.store.writing import Stored, store
+from crawler.store.write import Stored, store
 from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS
 from tests.queue_driver import queue_options

@@ -17,9 +17,9 @@ from scrapy.core.downloader import Downloader
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
-from crawler.agent.context import KEY
 from crawler.agent.errands import CHECKS, errand_of
 from crawler.agent.own_requests import default_callbacks
+from crawler.fetch.context import KEY
 
 if TYPE_CHECKING:
     from scrapy import Spider

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from crawler.agent.context import KEY, FetchContext
+from crawler.fetch.context import KEY, FetchContext
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -19,10 +19,10 @@ from scrapy.http import Response, TextResponse
 
 from crawler import engine
 from crawler.agent.answers import REDIRECTS
-from crawler.agent.context import KEY, FetchContext
 from crawler.agent.errands import CHECKS, PAGE_META
 from crawler.agent.visits import note_times
 from crawler.content import html
+from crawler.fetch.context import KEY, FetchContext
 from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
 from crawler.health import health_of, wants_another_try
 from crawler.records import Health

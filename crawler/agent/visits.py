@@ -26,7 +26,6 @@ from twisted.python.failure import Failure
 
 from crawler import engine, records
 from crawler.agent import answers, breaker, walls, works
-from crawler.agent.context import KEY
 from crawler.agent.errands import PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.load import SiteLoad
 from crawler.agent.pages import LoadedPage
@@ -34,6 +33,7 @@ from crawler.agent.site_watch import SiteWatch
 from crawler.agent.walls import Walls
 from crawler.content import html, sitemaps
 from crawler.content.traps import Traps
+from crawler.fetch.context import KEY
 from crawler.fetch.errors import (
     CUT_SHORT,
     IN_A_TRAP,

@@ -263,7 +263,7 @@ class Command(stock.Command):
         if self._work != "site" or not names_tables(self.settings, self.options):
             return ""
         from crawler.reports import seeds
-        from crawler.store import reading
+        from crawler.store import queries
         from crawler.store.database import DatabaseError, open_database
 
         if connection.is_named(self.settings):
@@ -272,7 +272,7 @@ class Command(stock.Command):
                 return ""
         try:
             tables = open_database(self.options.database)
-            if reading.ends_since(tables, started_ms) != {"finished"} or reading.has_pages(tables):
+            if queries.ends_since(tables, started_ms) != {"finished"} or queries.has_pages(tables):
                 return ""
             return seeds.verdict(seeds.latest(tables, 1))
         except DatabaseError:  # the summary says so

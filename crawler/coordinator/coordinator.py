@@ -41,7 +41,7 @@ from crawler.reconcile.reopening import Reopening
 from crawler.records import RecordError, decode, is_plain
 from crawler.store import durability
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
-from crawler.store.writing import Letter, Stored, bury, store
+from crawler.store.write import Letter, Stored, bury, store
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

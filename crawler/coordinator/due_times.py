@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import redis
 
     from crawler.options import Options
-    from crawler.store.writing import Stored
+    from crawler.store.write import Stored
 
 
 class Due(NamedTuple):

@@ -13,7 +13,7 @@ A robots.txt (by its FetchContext) that is longer than ROBOTS_MAX_BYTES is cut o
 
 Reads of `request.meta`: download_timeout (caps each stage), download_maxsize, download_warnsize,
 download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (a FetchContext, whose
-`may_send` is asked at the last moment; see crawler/agent/context.py).
+`may_send` is asked at the last moment; see crawler/fetch/context.py).
 Writes: download_latency (seconds until the head was complete); raw_head (lines of the answer's head as they came);
 encoded = (content encoding, bytes on the wire) where a body was decoded; decoding_error = what is wrong with the
 encoding of a body that is whole all the same; stage_times = name_s, connect_s, tls_s,
@@ -36,8 +36,8 @@ from scrapy.exceptions import (
 from scrapy.utils._download_handlers import get_dataloss_msg, get_warnsize_msg
 from scrapy.utils.httpobj import urlparse_cached
 
-from crawler.agent.context import context_of
 from crawler.fetch import proxies
+from crawler.fetch.context import context_of
 from crawler.fetch.errors import ConnectionLost, ConnectTimeout
 from crawler.fetch.timeouts import taken_in
 from crawler.fetch.transfer import PROXY_LOGIN, Attempt, refusal_of

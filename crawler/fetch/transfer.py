@@ -27,8 +27,8 @@ from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
 
-from crawler.agent.context import context_of
 from crawler.fetch import proxies
+from crawler.fetch.context import context_of
 from crawler.fetch.decoding import Decoded, decoded
 from crawler.fetch.errors import (
     AddressRefused,

@@ -22,11 +22,11 @@ from crawler.planning.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, sha
 from crawler.records import hash64
 from crawler.robots.windows import Window
 from crawler.store.database import transaction
-from crawler.store.reading import by_key
+from crawler.store.queries import by_key
 from crawler.store.rows import clean
 from crawler.store.tables import profiles as profile_rows
 from crawler.store.tables import sites, visits
-from crawler.store.upserts import Upsert, write
+from crawler.store.upsert import Upsert, write
 from crawler.urls.url import host_of
 
 if TYPE_CHECKING:

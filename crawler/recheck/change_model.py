@@ -18,8 +18,8 @@ from sqlalchemy import and_, delete, func, insert, select
 
 from crawler.recheck import Recrawl
 from crawler.store.database import transaction
+from crawler.store.queries import in_stretches
 from crawler.store.ranks import importance
-from crawler.store.reading import in_stretches
 from crawler.store.tables import beliefs, pages
 
 if TYPE_CHECKING:

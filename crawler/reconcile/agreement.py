@@ -4,7 +4,7 @@ The queue counts the URLs of a site whose turn has ended and adds up their hashe
 a row for each page. Pages that are on their way, in the results stream or among the dead letters, count as stored. The
 server is read first and the tables last, so a page that a coordinator stores in between is found once.
 
-What the tables lost of a site is owed until it is found again (`crawler.reconcile.owing`), however many walks ended since.
+What the tables lost of a site is owed until it is found again (`crawler.reconcile.owing`), even after later walks.
 
 A finished site's pages are the newest rows of the site, as many as the queue counts: older ones are of earlier walks
 (`--again`). An unfinished site has a checkpoint, which names every page: what is missing of it is known by its path.
@@ -55,7 +55,7 @@ from crawler.records import (
 )
 from crawler.store.database import check_version, open_database
 from crawler.store.joining import joined
-from crawler.store.reading import by_key, counts_of
+from crawler.store.queries import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
 from crawler.store.tables import UNFINISHED as STILL_OPEN
 

@@ -6,8 +6,8 @@ fetch of it is handed to the site that it is, so nothing is lost that only its p
 so that it goes on where it was if the proof does not hold. A seed is never left out, nor is a site that was finished by
 then: the tables say of them that their pages are another's (`same_as`).
 
-Part of a coordinator's decisions (crawler.reconcile.reopening), under their lock and in their thread. Killed at any moment
-it loses nothing: what was not judged is looked at again, and a path that is handed over twice is fetched once.
+Part of a coordinator's decisions (crawler.reconcile.reopening), under their lock and in their thread. Killed at any
+moment it loses nothing: what was not judged is looked at again, and a path that is handed over twice is fetched once.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from crawler.queue.connection import sites_lost
 from crawler.queue.queue import bucket_of
 from crawler.queue.results import Mark
 from crawler.store.database import DatabaseError
-from crawler.store.reading import by_key
+from crawler.store.queries import by_key
 from crawler.store.tables import BLOCKED, FINISHED, sites
-from crawler.store.writing import entry_number
+from crawler.store.write import entry_number
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

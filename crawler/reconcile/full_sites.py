@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from crawler.left_out import LeftOut, in_words, to_text, unpacked
 from crawler.records import SiteEnded, encode, hash64
 from crawler.store.database import transaction
-from crawler.store.reading import counts_of
+from crawler.store.queries import counts_of
 from crawler.store.tables import FINISHED, pages, sites
 from crawler.urls.canonical import page_of
 

@@ -22,7 +22,7 @@ from crawler.reconcile.agreement import UNFINISHED, frontier_of
 from crawler.reconcile.reopening import HASHES_AT_A_TIME, checkpoint_from_tables
 from crawler.records import MOST_HOSTS, hash64, hash_of
 from crawler.store.database import transaction
-from crawler.store.reading import by_key
+from crawler.store.queries import by_key
 from crawler.store.tables import pages, sites
 from crawler.urls.url import host_of
 

@@ -28,7 +28,7 @@ from crawler.reconcile.aliases import Aliases
 from crawler.reconcile.decision_lock import DecisionLock
 from crawler.records import hash64
 from crawler.store.database import DatabaseAway, transaction
-from crawler.store.reading import by_key
+from crawler.store.queries import by_key
 from crawler.store.tables import pages, sites
 from crawler.urls.canonical import page_of, path_of
 

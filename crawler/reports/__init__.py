@@ -7,7 +7,7 @@ empty. It may have more; where it has not, what stands in is told in `Report`:
     pictures(figures)  -> list[Picture]        crawler.views.drawing has bars, columns, heat maps, curves and graphs
     failed(figures)    -> bool                 whether they judge the crawl as bad: the command's exit code 1
 
-Reports read in short stretches (crawler.store.reading.in_stretches) and take an empty database; DatabaseError passes
+Reports read in short stretches (crawler.store.queries.in_stretches) and take an empty database; DatabaseError passes
 through.
 """
 

@@ -21,7 +21,7 @@ from sqlalchemy import func, select
 
 from crawler.options import OptionError
 from crawler.store.addresses import Addresses
-from crawler.store.reading import in_stretches
+from crawler.store.queries import in_stretches
 from crawler.store.tables import pages
 from crawler.urls.domains import domain_finder
 from crawler.urls.url import host_of

@@ -9,8 +9,8 @@ import msgspec
 from sqlalchemy import func, select
 
 from crawler.store.database import transaction
+from crawler.store.queries import in_stretches
 from crawler.store.ranks import in_force
-from crawler.store.reading import in_stretches
 from crawler.store.tables import pages, site_ranks, sites
 from crawler.urls.url import host_of
 from crawler.views.drawing import Edge, Node, Picture, graph

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from crawler.printable import printable
 from crawler.records import status_in_words
 from crawler.store.database import transaction
-from crawler.store.reading import by_key
+from crawler.store.queries import by_key
 from crawler.store.tables import health, sites
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.pictures import host

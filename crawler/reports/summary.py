@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from crawler import left_out
 from crawler.reports import seeds
-from crawler.store import reading
+from crawler.store import queries
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.words import size_word, status_word
 
@@ -23,13 +23,13 @@ SEEDS_SHOWN = 5
 
 def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
     """All that the database holds, and the fetches since a time."""
-    found: dict[str, Any] = dict(reading.summary(crawl.engine))
-    fetched, first, last = reading.turns_since(crawl.engine, since_ms)
-    cuts = reading.cuts(crawl.engine, CUT_SHOWN)
+    found: dict[str, Any] = dict(queries.summary(crawl.engine))
+    fetched, first, last = queries.turns_since(crawl.engine, since_ms)
+    cuts = queries.cuts(crawl.engine, CUT_SHOWN)
     seconds = (last - first) / 1000 if first is not None and last is not None else 0.0
     return {
         **found,
-        "moved": reading.moved(crawl.engine),
+        "moved": queries.moved(crawl.engine),
         "left_out": {"sites": cuts.sites, "by": cuts.by, "most": [one._asdict() for one in cuts.most]},
         "poor_seeds": seeds.latest(crawl.engine, SEEDS_SHOWN),
         "fetched": fetched,

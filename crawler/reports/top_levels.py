@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from crawler.store.reading import in_stretches
+from crawler.store.queries import in_stretches
 from crawler.store.tables import pages
 from crawler.urls.url import host_of
 from crawler.views.drawing import Bar, Picture, bars

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import func, select
 
-from crawler.store.reading import in_stretches
+from crawler.store.queries import in_stretches
 from crawler.store.tables import pages
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.words import size_word

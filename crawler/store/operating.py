@@ -25,9 +25,9 @@ from crawler.reconcile.naming import Again, naming_pages, opened
 from crawler.reconcile.owing import Owed
 from crawler.reconcile.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.database import check_version, open_database, transaction
-from crawler.store.reading import by_key, counts_of
+from crawler.store.queries import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
-from crawler.store.writing import forget
+from crawler.store.write import forget
 from crawler.urls.canonical import split
 from crawler.urls.url import UrlError, host_of
 

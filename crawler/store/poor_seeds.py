@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Engine, Select, exists, func, or_, select, true
 
 from crawler.records import MOVED, hash64
-from crawler.store import reading
+from crawler.store import queries
 from crawler.store.database import transaction
 from crawler.store.tables import FINISHED, pages, sites
 from crawler.urls.url import UrlError, resolve
@@ -65,8 +65,8 @@ def count(engine: Engine) -> int:
 
 def poor_seeds(engine: Engine) -> Iterator[PoorSeed]:
     """Those that are poor, in no order."""
-    led_on = {seed for seed, _ in reading.moved(engine)}
-    for rows in reading.by_key(engine, _candidates(), sites.c.site_id):
+    led_on = {seed for seed, _ in queries.moved(engine)}
+    for rows in queries.by_key(engine, _candidates(), sites.c.site_id):
         for first in range(0, len(rows), CHUNK):
             some = [row for row in rows[first : first + CHUNK] if row.site not in led_on]
             yield from _of_chunk(engine, some)

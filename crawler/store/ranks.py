@@ -16,7 +16,7 @@ from sqlalchemy import Select, Table, and_, delete, func, insert, or_, select, u
 
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.tables import rankings, ranks, site_ranks
-from crawler.store.upserts import Upsert, write
+from crawler.store.upsert import Upsert, write
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,8 +26,8 @@ from crawler.planning.load_store import LoadedTable
 from crawler.queue.results import GROUP, heartbeat_key, results_key
 from crawler.records import hash64
 from crawler.store.database import transaction
+from crawler.store.queries import by_key, in_stretches
 from crawler.store.ranks import in_force
-from crawler.store.reading import by_key, in_stretches
 from crawler.store.tables import dead_letters, fetches, pages, ranks, runs, site_ranks, sites
 from crawler.views.words import status_word
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import Update
 
     from crawler.records import Asked
-    from crawler.store.upserts import Rule
+    from crawler.store.upsert import Rule
 
 
 def _word(text: str) -> Any:

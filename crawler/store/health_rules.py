@@ -16,7 +16,7 @@ from sqlalchemy import select
 from crawler.health import Course, follow
 from crawler.store.rows import NAMED_COLUMNS, Row, clean, named_row, site_id
 from crawler.store.tables import health, health_changes, sites
-from crawler.store.upserts import Upsert, write
+from crawler.store.upsert import Upsert, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Connection, Dialect, Table, func, select
 from sqlalchemy.dialects import mysql
 
-from crawler.store import copying, literals
+from crawler.store import bulk_mariadb, bulk_postgres
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.dml import Insert
@@ -51,10 +51,10 @@ def write(connection: Connection, upsert: Upsert, rows: list[Row]) -> None:
         return
     dialect = connection.dialect
     if dialect.name == "postgresql" and len(rows) >= LEAST_COPIED:
-        with copying.staged(connection, upsert.name, upsert.table, upsert.columns, rows) as stage:
+        with bulk_postgres.staged(connection, upsert.name, upsert.table, upsert.columns, rows) as stage:
             connection.execute(_from_stage(upsert, stage))
     elif dialect.name in ("mysql", "mariadb"):
-        literals.insert(connection, *_around_values(dialect, upsert), rows)
+        bulk_mariadb.insert(connection, *_around_values(dialect, upsert), rows)
     else:
         connection.exec_driver_sql(_statement(dialect, upsert), rows)
 

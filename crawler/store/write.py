@@ -31,7 +31,7 @@ from crawler.records import (
     hash64,
 )
 from crawler.states import IllegalTransition
-from crawler.store import extracted, healths, lastmods, lives
+from crawler.store import extracted, health_rules, lastmods, life_rules
 from crawler.store import rows as row_of
 from crawler.store.ranks import forget as forget_ranks
 from crawler.store.rows import Row, clean, site_id
@@ -48,7 +48,7 @@ from crawler.store.tables import (
     sites,
     visits,
 )
-from crawler.store.upserts import Upsert, write
+from crawler.store.upsert import Upsert, write
 
 # The defaults of REVIVE_FIRST_SECONDS and REVIVE_SECOND_SECONDS, for who writes without settings.
 REVIVE_DELAYS = (3600.0, 86_400.0)
@@ -156,7 +156,7 @@ PAGES = Upsert(
         "fetched_at",
     ),
     gt,
-    lives.OF_A_LOAD,
+    life_rules.OF_A_LOAD,
 )
 USUAL_PAGES = PAGES._replace(name="usual_pages", columns=row_of.USUAL_COLUMNS)
 FETCHES = Upsert("fetches", fetches, row_of.FETCH_COLUMNS, ("agent", "run", "seq"))
@@ -282,7 +282,7 @@ class _Rows:
         self._damping_seconds = damping_seconds
         self._delays = revive_delays
         self._revive_ms = int(revive_delays[0] * 1000)
-        self._steps: list[lives.Step] = []
+        self._steps: list[life_rules.Step] = []
         self._illegal = 0
         self._named: dict[int, str] = {}
         self._pages: dict[tuple[int, int], Row] = {}
@@ -334,7 +334,7 @@ class _Rows:
         if asked.agent:
             self._fetches.append(row_of.asked_row(asked, site, url_hash))
         try:
-            self._steps.append(lives.step(asked, site, url_hash, self._delays))
+            self._steps.append(life_rules.step(asked, site, url_hash, self._delays))
         except IllegalTransition:
             self._illegal += 1
 
@@ -386,7 +386,7 @@ class _Rows:
         write(connection, SEEDED, _sorted(self._seeded))
         write_pages(connection, _sorted(self._pages))
         lastmods.write(connection, self._lastmods)
-        refused = self._illegal + len(self._steps) - lives.write(connection, self._steps)
+        refused = self._illegal + len(self._steps) - life_rules.write(connection, self._steps)
         extracted.write(connection, _sorted(self._extracted))
         write(connection, ENDED, _sorted(self._ended))
         write(connection, OPENED, _sorted(self._opened))
@@ -396,7 +396,7 @@ class _Rows:
         write(connection, FETCHES, sorted(self._fetches, key=itemgetter(0, 1, 2)))
         write(connection, CHECKS, _sorted(self._checks))
         write(connection, VISITS, sorted(self._visits, key=itemgetter(0, 1, 2)))
-        healths.store(connection, self._health, self._damping_seconds)
+        health_rules.store(connection, self._health, self._damping_seconds)
         return refused
 
 
