@@ -39,7 +39,7 @@ PageState = Literal["init", "visited", "no_response_1", "no_response_2", "dead"]
 Answer = Literal["unchanged", "changed", "answers", "silent", "delayed"]
 OrderWord = Literal["pause", "resume", "block", "budget", "forget"]
 Work = Literal["site", "recheck", "revive", "status"]
-# Paper 002's four; what each means: crawler/health.py.
+# Paper 002's four; what each means: crawler/status/health.py.
 SiteHealth = Literal["normal", "delayed", "disconnected", "error"]
 # In the order in which idle slots ask for them.
 WORKS: tuple[Work, ...] = ("site", "recheck", "revive", "status")
@@ -234,7 +234,7 @@ class SiteOrder(_Record, tag="order", tag_field="kind"):
 
 
 class Check(_Record, tag="check", tag_field="kind"):
-    """That a foreign crawler asked one domain for its status, as its packet told (crawler.store.packets).
+    """That a foreign crawler asked one domain for its status, as its packet told (crawler.status.packets).
 
     `agent` is packets-CRAWLER; run and seq are the sender's, empty where it does not number its packets.
     """

@@ -41,7 +41,7 @@ from crawler.fetch import decoding
 from crawler.planning import load_file
 from crawler.printable import printable
 from crawler.robots import policy
-from crawler.store import packets
+from crawler.status import packets
 from crawler.urls import seeds
 from crawler.urls.canonical import split
 from crawler.urls.url import UrlError

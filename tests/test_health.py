@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from crawler.fetch import errors
-from crawler.health import CALM, FLAPS, Change, Course, follow, health_of, wants_another_try
 from crawler.records import STATUS_WORDS, SiteHealth, status_in_words
+from crawler.status.health import CALM, FLAPS, Change, Course, follow, health_of, wants_another_try
 
 LIMIT = 3.0
 WORDS: tuple[SiteHealth, ...] = get_args(SiteHealth)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from crawler import records
 from crawler.fetch import errors
 from crawler.records import Check
-from crawler.store import packets
-from crawler.store.packets import (
+from crawler.status import packets
+from crawler.status.packets import (
     AHEAD_MS,
     DIGITS,
     LEAST_BYTES,

@@ -1,7 +1,7 @@
 """One check of one site (paper 002): its robots.txt where that is not known, its first page, and what it leads to.
 
 Asks as politely as loading does: robots.txt first and obeyed, the pause between two requests, no try more than
-STATUS_TRIES, none at all of a site that asks for a rest. What it met is judged by crawler.health. It knows nothing of
+STATUS_TRIES, none at all of a site that asks for a rest. What it met is judged by crawler.status.health. It knows nothing of
 leases and Redis; it never raises for what a site does.
 """
 
@@ -24,9 +24,9 @@ from crawler.agent.visits import note_times
 from crawler.content import html
 from crawler.fetch.context import KEY, FetchContext
 from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
-from crawler.health import health_of, wants_another_try
 from crawler.records import Health
 from crawler.robots import policy
+from crawler.status.health import health_of, wants_another_try
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from crawler.health import ASKS_FOR_REST, health_of
+from crawler.status.health import ASKS_FOR_REST, health_of
 
 if TYPE_CHECKING:
     from crawler.records import SiteHealth

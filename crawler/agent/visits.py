@@ -49,8 +49,8 @@ from crawler.fetch.errors import (
     worth_another_try,
 )
 from crawler.fetch.timeouts import Least, Patience, SitePatience
-from crawler.health import ASKS_FOR_REST
 from crawler.robots import policy
+from crawler.status.health import ASKS_FOR_REST
 from crawler.urls.canonical import page_of
 from crawler.urls.scope import differs_in_scheme, is_variant
 

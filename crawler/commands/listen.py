@@ -40,7 +40,7 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        from crawler.store import listener
+        from crawler.status import listener
 
         super().process_options(args, opts)
         try:
@@ -85,7 +85,7 @@ class Command(LowtideCommand):
         return code
 
     async def _listen(self, beside: Beside | None) -> dict[str, Any]:
-        from crawler.store import listener
+        from crawler.status import listener
 
         assert self.settings is not None
         stop = asyncio.Event()
@@ -98,7 +98,7 @@ class Command(LowtideCommand):
                 watch.cancel()
 
     def _tell(self, figures: dict[str, Any], *, as_json: bool) -> int:
-        from crawler.store.listener import LAST_SECONDS, told
+        from crawler.status.listener import LAST_SECONDS, told
 
         if as_json:
             print_json(figures)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from crawler.health import Course, follow
+from crawler.status.health import Course, follow
 from crawler.store.rows import NAMED_COLUMNS, Row, clean, named_row, site_id
 from crawler.store.tables import health, health_changes, sites
 from crawler.store.upsert import Upsert, write
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from crawler.health import Change
     from crawler.records import Health
+    from crawler.status.health import Change
 
 _COURSE_COLUMNS = (
     *("health", "health_since", "health_status", "health_told", "health_penalty", "health_damped"),

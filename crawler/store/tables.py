@@ -80,7 +80,7 @@ sites = _table(
     Column("budget", BigInteger),  # pages by the operator's order, 0: no limit; NULL: the crawl's own
     Column("budget_entry", BigInteger),
     Column("pending", BigInteger),  # of known, still to fetch when it was last given back; NULL: not told
-    Column("health", _Word),  # how it was when last checked (crawler.health); NULL: it never was
+    Column("health", _Word),  # how it was when last checked (crawler.status.health); NULL: it never was
     Column("health_since", BigInteger),  # when it was first seen so
     Column("health_status", Integer),  # of the last check: HTTP status, or why no answer came
     Column("health_told", _Word),  # what was last told of it; another word than `health`: it flaps
@@ -195,7 +195,7 @@ runs = _table(
     Column("reason", _Words),
 )
 
-# Status checks by foreign crawlers (crawler.store.packets). They load nothing, so no page's row gives way to them, and
+# Status checks by foreign crawlers (crawler.status.packets). They load nothing, so no page's row gives way to them, and
 # a packet may name its domain by a code alone.
 checks = _table(
     "checks",

@@ -195,7 +195,7 @@ def store(
     """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes.
 
     `revive_delays`: seconds after which revive asks a silent page, the first time and the second. `damping_seconds`:
-    how soon a change of a site's health is forgotten, of which so many are not told (crawler.health).
+    how soon a change of a site's health is forgotten, of which so many are not told (crawler.status.health).
     """
     kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit, Asked, Health, SiteOpened)
     counts: dict[type, int] = dict.fromkeys(kinds, 0)

@@ -1,6 +1,6 @@
 """Sends packets to `scrapy listen`, as a crawler of paper 002 would: a class for programs, and a command for shells.
 
-    python -m crawler.store.packet_client [options] FILE|-
+    python -m crawler.status.packet_client [options] FILE|-
 
 The file has one packet a line, its fields separated by spaces: `1 42 200 20261118120000 url=https://example.org/`.
 Where the listener acknowledges, every packet is sent until it is answered, over as many connections as it takes: so
@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
-from crawler.store.packets import PacketError, join
+from crawler.status.packets import PacketError, join
 
 # Packets on their way at a time, where a connection carries several.
 WINDOW = 200
@@ -137,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m crawler.store.packet_client", description="Send packets to scrapy listen."
+        prog="python -m crawler.status.packet_client", description="Send packets to scrapy listen."
     )
     parser.add_argument("file", metavar="FILE|-", help="one packet a line, its fields separated by spaces")
     parser.add_argument("--address", default="127.0.0.1", help="where it listens (default 127.0.0.1)")

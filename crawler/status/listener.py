@@ -1,6 +1,6 @@
 """Takes paper 002's packets from TCP connections into the results stream (`scrapy listen`).
 
-A packet that is well formed (crawler.store.packets) becomes a Check record; anything else becomes an entry for the
+A packet that is well formed (crawler.status.packets) becomes a Check record; anything else becomes an entry for the
 dead letters, with its bytes and the reason. Both wait in the spool until the stream has them, and only then is a packet
 acknowledged, where that is asked for. So nothing that was acknowledged is lost when the listener is killed, nor, with
 LISTEN_ACKNOWLEDGE "disk", when Redis is; a packet that is sent again is stored once, for its bytes are what a check is
@@ -31,8 +31,8 @@ from redis.exceptions import RedisError, ResponseError
 from crawler import records
 from crawler.options import OptionError
 from crawler.queue import connection
-from crawler.store.packets import Fault, Frames, PacketError, Refusal, decode, offset
-from crawler.store.spool import Fields, Spool
+from crawler.status.packets import Fault, Frames, PacketError, Refusal, decode, offset
+from crawler.status.spool import Fields, Spool
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
