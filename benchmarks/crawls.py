@@ -29,8 +29,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import meters  # noqa: E402
 from crawler import options, records  # noqa: E402
 from crawler.agent.seeding import add_seeds  # noqa: E402
+from crawler.local.server import Server  # noqa: E402
 from crawler.queue.results import GROUP, results_key  # noqa: E402
-from crawler.store.server import Server  # noqa: E402
 from settings import base  # noqa: E402
 from tests.crawling import Place, Run  # noqa: E402
 from tests.servers import eventually  # noqa: E402

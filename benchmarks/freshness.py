@@ -45,12 +45,12 @@ from benchmarks.changing_web import PLAIN, ChangingWeb, Given, Plan, Standing, s
 from benchmarks.crawls import end_in_order  # noqa: E402
 from benchmarks.goals import Goal, goals_table, goals_told  # noqa: E402
 from benchmarks.meters import cpu_of  # noqa: E402
+from crawler.local.server import Server  # noqa: E402
 from crawler.recheck import account as accounts  # noqa: E402
 from crawler.recheck import rates  # noqa: E402
 from crawler.recheck.change_model import believed  # noqa: E402
 from crawler.records import hash64  # noqa: E402
 from crawler.store.database import open_database  # noqa: E402
-from crawler.store.server import Server  # noqa: E402
 from tests.crawling import Place, Run  # noqa: E402
 from tests.servers import eventually  # noqa: E402
 

@@ -34,12 +34,12 @@ from benchmarks.goals import Goal, at_most, goals_table, goals_told  # noqa: E40
 from crawler.agent.offers import Offers  # noqa: E402
 from crawler.agent.seeding import Seeding  # noqa: E402
 from crawler.agent.session import Author  # noqa: E402
+from crawler.local.server import Server  # noqa: E402
 from crawler.options import Options, read  # noqa: E402
 from crawler.queue.queue import Newcomer, Offer, Restored, SiteQueue  # noqa: E402
 from crawler.reconcile.reopening import Reopening  # noqa: E402
 from crawler.records import Page  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
-from crawler.store.server import Server  # noqa: E402
 from crawler.store.write import Stored, store  # noqa: E402
 from crawler.urls.scope import Scope  # noqa: E402
 

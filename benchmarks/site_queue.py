@@ -35,9 +35,9 @@ from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import PriorityQueue
 
 from crawler.agent.frontier import Frontier
+from crawler.local.server import Server
 from crawler.options import Options, read
 from crawler.queue.queue import Newcomer, SiteQueue
-from crawler.store.server import Server
 
 SIZES = "10k,1M"
 LARGE = "10M"

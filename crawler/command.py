@@ -18,7 +18,7 @@ from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import IgnoreRequest, UsageError
 
 from crawler import options as our_options
-from crawler import start
+from crawler.local import start
 from crawler.printable import guard_log, printable_lines
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def without_queue(settings: BaseSettings) -> None:
     """For commands that fetch a page by hand: Scrapy's own scheduler, no server, no coordinator; our downloads."""
     settings.set("SCHEDULER", "scrapy.core.scheduler.Scheduler", priority="cmdline")
     for name, more in (
-        ("EXTENSIONS_BASE", {"crawler.store.local.LocalServer": None}),
+        ("EXTENSIONS_BASE", {"crawler.local.local.LocalServer": None}),
         ("DOWNLOADER_MIDDLEWARES_BASE", {"crawler.command.Refusals": 1}),
     ):
         settings.set(name, {**settings.getdict(name), **more}, priority="cmdline")
@@ -178,11 +178,11 @@ def print_json(figures: Any) -> None:
 
 def _foreseen() -> tuple[type[Exception], ...]:
     """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
+    from crawler.local.server import ServerError
     from crawler.queue.connection import ServerAwayError
     from crawler.queue.queue import BrokenRecordError
     from crawler.store.database import DatabaseError
     from crawler.store.operating import OperationError
-    from crawler.store.server import ServerError
 
     return (
         CommandError,
@@ -262,9 +262,9 @@ class LowtideCommand(ScrapyCommand):
 
     def tables(self) -> Engine:
         """The tables of this crawl; CommandError where there are none yet, OptionError where they were not named."""
+        from crawler.local.joining import require_tables
         from crawler.store import operating
         from crawler.store.database import told
-        from crawler.store.joining import require_tables
 
         assert self.settings is not None
         require_tables(self.settings, self.options)

@@ -488,7 +488,7 @@ EXTENSIONS_BASE = {
     "scrapy.extensions.telnet.TelnetConsole": None,
     "scrapy.extensions.remote_control.RemoteControl": None,
     # Starts and joins the bundled server and its coordinator where REDIS_URL is empty.
-    "crawler.store.local.LocalServer": 0,
+    "crawler.local.local.LocalServer": 0,
 }
 # One line per event that a person wants to know of; pages are at DEBUG.
 LOG_LEVEL = "INFO"

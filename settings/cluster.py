@@ -8,4 +8,4 @@ at start.
 from settings.base import *  # noqa: F403
 
 # Never start a server of our own: two machines would crawl two different crawls.
-EXTENSIONS_BASE = {**EXTENSIONS_BASE, "crawler.store.local.LocalServer": None}  # noqa: F405
+EXTENSIONS_BASE = {**EXTENSIONS_BASE, "crawler.local.local.LocalServer": None}  # noqa: F405

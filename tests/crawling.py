@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from crawler.store.server import Server, socket_path
+from crawler.local.server import Server, socket_path
 from tests import warm
 from tests.farm import Farm, Hit
 from tests.servers import eventually

@@ -24,7 +24,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from crawler.store.server import server_binary
+from crawler.local.server import server_binary
 
 # For whatever is waited for: generous, since a busy machine must not fail a test.
 PATIENCE_SECONDS = 60.0

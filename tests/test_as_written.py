@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from crawler.archive.reader import captures
-from crawler.store.server import Server
+from crawler.local.server import Server
 from crawler.urls.canonical import page_of
 from tests.crawling import Place
 from tests.servers import eventually

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from crawler import records
+from crawler.local.server import Server
 from crawler.queue.queue import Restored
-from crawler.store.server import Server
 from tests.crawling import Place, fetched, wait_for_hits
 from tests.drills import ONCE, Fleet, go_on, key, longest_pause, stop_process
 from tests.farm import Farm

@@ -191,7 +191,7 @@ def test_every_room_has_its_rule() -> None:
         ("crawler/store/new.py", "crawler.command.CommandError"),
         ("crawler/store/new.py", "crawler.commands.seed"),
         ("crawler/agent/new.py", "settings.base"),
-        ("crawler/reports/new.py", "crawler.supervisor"),
+        ("crawler/reports/new.py", "crawler.local.supervisor"),
     ],
 )
 def test_a_wrong_import_is_seen(file: str, module: str) -> None:

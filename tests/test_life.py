@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from crawler.store.server import Server
+from crawler.local.server import Server
 from tests.crawling import Place
 from tests.drills import go_on, stop_process
 from tests.outages import pass_time, tables_that_go

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from crawler.store import local
-from crawler.store.local import ServerKeeper
-from crawler.store.server import Server
-from crawler.supervisor import STOPPED, Child, Supervisor
+from crawler.local import local
+from crawler.local.local import ServerKeeper
+from crawler.local.server import Server
+from crawler.local.supervisor import STOPPED, Child, Supervisor
 from tests.crawling import Place, parent_of, wait_for_hits
 from tests.drills import key
 from tests.farm import Farm

@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from crawler import records
-from crawler.store.server import Server
+from crawler.local.server import Server
 from tests.crawling import Place, Run, fetched
 from tests.farm import Farm
 from tests.queue_driver import BASE

@@ -18,10 +18,10 @@ from sqlalchemy import create_engine, make_url, text
 from crawler import options
 from crawler.archive import writer as archive
 from crawler.archive.reader import Library
+from crawler.local.joining import joined
+from crawler.local.server import FILES, Server
 from crawler.store import durability
 from crawler.store.database import open_database, transaction
-from crawler.store.joining import joined
-from crawler.store.server import FILES, Server
 from tests.archiving import check_files, check_rows, exchange, noise, writer
 from tests.conftest import MakeDatabase
 from tests.contracts.test_page_pipelines import project_settings

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
-from crawler.store.server import socket_path
+from crawler.local.server import socket_path
 from tests import warm
 from tests.crawling import ROOT, SCRAPY, Place
 from tests.farm import Farm

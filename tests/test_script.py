@@ -217,7 +217,7 @@ sys.exit(exit_code_of(crawl))
         ({"SITE_SLTS": 3}, "unknown setting SITE_SLTS; did you mean SITE_SLOTS?"),
         ({"SITE_SLOTS": "many"}, "SITE_SLOTS is 'many'"),
         (
-            {"SITE_SLTS": 3, "EXTENSIONS_BASE": {"crawler.store.local.LocalServer": None}},
+            {"SITE_SLTS": 3, "EXTENSIONS_BASE": {"crawler.local.local.LocalServer": None}},
             "unknown setting SITE_SLTS; did you mean SITE_SLOTS?",
         ),
     ],
@@ -244,7 +244,7 @@ import sys
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.utils.project import get_project_settings
 
-from crawler.store.local import LocalServer
+from crawler.local.local import LocalServer
 
 process = AsyncCrawlerProcess(get_project_settings())
 crawler = process.create_crawler("site")

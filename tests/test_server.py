@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from crawler.store import server as server_module
-from crawler.store.server import CoordinatorRuns, Server, ServerError, socket_path
+from crawler.local import server as server_module
+from crawler.local.server import CoordinatorRuns, Server, ServerError, socket_path
 from tests.servers import start_valkey
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +33,7 @@ START_RATIO = 3
 MEMBER = """
 import sys, time
 from pathlib import Path
-from crawler.store.server import Server, ServerError
+from crawler.local.server import Server, ServerError
 
 server = Server(Path(sys.argv[1]))
 print("ready", flush=True)

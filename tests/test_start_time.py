@@ -99,7 +99,7 @@ def collected(module: str, *words: str, folder: Path) -> tuple[int, int]:
 
 
 def test_processes_of_our_own_are_not_searched_for_garbage_while_they_start(tmp_path: Path) -> None:
-    ours, stock = (collected(name, "seed", folder=tmp_path)[0] for name in ("crawler.start", "scrapy"))
+    ours, stock = (collected(name, "seed", folder=tmp_path)[0] for name in ("crawler.local.start", "scrapy"))
     assert ours < stock / 4
 
 
@@ -112,7 +112,7 @@ def test_a_command_ends_without_a_last_search_but_not_one_that_runs_spiders(tmp_
 def test_our_way_to_start_is_scrapys(tmp_path: Path) -> None:
     ours, stock = (
         subprocess.run([*way, "seed", "--help"], cwd=ROOT, capture_output=True, check=True, text=True)
-        for way in ([sys.executable, "-m", "crawler.start"], [str(SCRAPY)])
+        for way in ([sys.executable, "-m", "crawler.local.start"], [str(SCRAPY)])
     )
     assert ours.stdout == stock.stdout
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from crawler import records
-from crawler.supervisor import MOST_DEATHS, Child, Supervisor, numbered_file
+from crawler.local.supervisor import MOST_DEATHS, Child, Supervisor, numbered_file
 from tests.crawling import Place, Run, fetched, parent_of, wait_for_hits
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually

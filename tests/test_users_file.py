@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from crawler.store.server import server_binary
+from crawler.local.server import server_binary
 from tests.crawling import QUICK, ROOT, Place
 from tests.examples import blocks_of
 from tests.servers import RunningServer, eventually, free_port, machine_redis

@@ -17,10 +17,10 @@ import pytest
 import redis.asyncio
 
 from crawler.agent.agent import PACKING_SECONDS
+from crawler.local.server import Server
 from crawler.queue.batches import DIGEST_BYTES, AskedPage, Asking, pack
 from crawler.queue.queue import SiteQueue
 from crawler.records import Work
-from crawler.store.server import Server
 from tests.crawling import Place
 from tests.queue_driver import driver, queue_options
 from tests.servers import RunningServer, eventually, free_port

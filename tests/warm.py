@@ -300,7 +300,7 @@ def _starts_others(command: list[str]) -> bool:
     program = _program_of(command)
     assert program is not None
     kind, what, arguments = program
-    if kind == "scrapy" or what == "crawler.start":
+    if kind == "scrapy" or what == "crawler.local.start":
         cluster = any(word.startswith("REDIS_URL=") for word in arguments) and "--agents" not in arguments
         return arguments[:1] != [] and arguments[0] in STARTING and not (cluster and arguments[0] == "crawl")
     return not _is_ours(command)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from crawler.command import CommandError, LowtideCommand, quieten
+from crawler.local.supervisor import Child
 from crawler.options import PLAIN, OptionError
-from crawler.supervisor import Child
 
 if TYPE_CHECKING:
     import argparse
@@ -92,9 +92,9 @@ class Command(LowtideCommand):
                 logger.warning("%s", agreement.in_words(wrong))
 
     def _local(self, stop: threading.Event) -> int:
+        from crawler.local.local import COORDINATOR, STOPPED, UNUSABLE, ServerKeeper
+        from crawler.local.server import CoordinatorRuns, OtherCrawl, Server
         from crawler.queue import connection
-        from crawler.store.local import COORDINATOR, STOPPED, UNUSABLE, ServerKeeper
-        from crawler.store.server import CoordinatorRuns, OtherCrawl, Server
 
         assert self.settings is not None
         connection.require(self.settings)
@@ -128,9 +128,9 @@ class Command(LowtideCommand):
         from redis.exceptions import RedisError
 
         from crawler.coordinator.coordinator import Coordinator
+        from crawler.local.local import UNUSABLE
         from crawler.queue import connection
         from crawler.store.database import DatabaseError
-        from crawler.store.local import UNUSABLE
 
         assert self.settings is not None
         try:
@@ -147,12 +147,12 @@ class Command(LowtideCommand):
 @contextmanager
 def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
     """While the block runs, so does a planner, once there are more sites than slots, or other works than loading."""
+    from crawler.local.local import handed_on
     from crawler.queue import connection
     from crawler.queue.results import sites_wait, works_wait
-    from crawler.store.local import handed_on
 
     # What this process was called with, of which Scrapy has taken the command's name.
-    command = [sys.executable, "-m", "crawler.start", "plan", *sys.argv[1:]]
+    command = [sys.executable, "-m", "crawler.local.start", "plan", *sys.argv[1:]]
     addresses = {"DATABASE_URL": options.database}
     if settings["REDIS_URL"]:
         addresses["REDIS_URL"] = settings["REDIS_URL"]

@@ -35,9 +35,9 @@ from crawler.records import WORKS
 if TYPE_CHECKING:
     from scrapy import Spider
 
+    from crawler.local.summary import Left
+    from crawler.local.supervisor import Child
     from crawler.reports import Crawl
-    from crawler.store.leftover import Left
-    from crawler.supervisor import Child
     from crawler.views.parted import Parted
 
 # What scrapyd tells every spider of its job, as arguments.
@@ -132,7 +132,7 @@ class Command(stock.Command):
         assert self.settings is not None
         if not self.options.live_view or not _is_drawn_on() or self._items_go_to_output(opts):
             return None
-        from crawler.supervisor import end_with_parent
+        from crawler.local.supervisor import end_with_parent
         from crawler.views.parted import part
 
         child = part(partial(end_with_parent, os.getpid()))
@@ -256,8 +256,8 @@ class Command(stock.Command):
 
     def _nothing(self, started_ms: int) -> str:
         """What to say where the crawl went to its end and the tables hold no page; empty: they do, or who knows."""
+        from crawler.local.joining import names_tables
         from crawler.queue import connection
-        from crawler.store.joining import names_tables
 
         assert self.settings is not None
         if self._work != "site" or not names_tables(self.settings, self.options):
@@ -347,7 +347,7 @@ class Command(stock.Command):
                 raise CommandError(str(error)) from None
 
     def _check_crawl(self) -> None:
-        from crawler.store.server import OtherCrawl, Server, ServerError
+        from crawler.local.server import OtherCrawl, Server, ServerError
 
         try:
             Server(self.options.var).refuse_other(self.options.key_prefix)
@@ -393,8 +393,8 @@ class Command(stock.Command):
     def _supervise(self, name: str, opts: argparse.Namespace) -> int:
         from scrapy.utils.log import configure_logging
 
+        from crawler.local.supervisor import Supervisor
         from crawler.queue import connection
-        from crawler.supervisor import Supervisor
 
         assert self.settings is not None
         goes_on = self._goes_on(opts)
@@ -404,16 +404,16 @@ class Command(stock.Command):
         configure_logging(self.settings)
         if connection.is_named(self.settings):
             return Supervisor(children).run()
-        from crawler.store.local import Drain
+        from crawler.local.local import Drain
 
         return Supervisor(children).run(after=Drain(self.settings, self.options).over)
 
     def _goes_on(self, opts: argparse.Namespace) -> bool:
         """Whether the crawl goes on with its feeds. Asked once for all: the second agent finds the first at work."""
+        from crawler.local import summary as leftover
+        from crawler.local.server import Server, ServerError
         from crawler.queue import connection
         from crawler.queue.queue import BrokenRecordError
-        from crawler.store import leftover
-        from crawler.store.server import Server, ServerError
 
         assert self.settings is not None
         if not (opts.output or opts.overwrite_output or self.settings.getdict("FEEDS")):
@@ -427,7 +427,7 @@ class Command(stock.Command):
 
     def _child(self, name: str, opts: argparse.Namespace, number: int, goes_on: bool) -> Child:
         from crawler.agent.feed_file import FEEDS_GO_ON
-        from crawler.supervisor import Child, agent_command, numbered_file
+        from crawler.local.supervisor import Child, agent_command, numbered_file
 
         assert self.settings is not None
         log_format = self.settings["LOG_FORMAT"].replace("[agent]", f"[agent {number}]")
@@ -463,7 +463,7 @@ class Command(stock.Command):
 
     def _feeds_of(self, number: int, opts: argparse.Namespace, *, overwrite: bool | None = None) -> list[str]:
         """The feeds of FEEDS with a file for each agent, as arguments; -o and -O stand in place of FEEDS."""
-        from crawler.supervisor import numbered_file
+        from crawler.local.supervisor import numbered_file
 
         assert self.settings is not None
         feeds = self.settings.getdict("FEEDS")
@@ -481,10 +481,10 @@ class Command(stock.Command):
 
     def _left(self) -> Left | None:
         """What is left in the queue; None where it cannot be looked at any more."""
+        from crawler.local import summary as leftover
+        from crawler.local.server import ServerError
         from crawler.queue.connection import ServerAwayError
         from crawler.queue.queue import BrokenRecordError
-        from crawler.store import leftover
-        from crawler.store.server import ServerError
 
         assert self.settings is not None
         try:
@@ -505,16 +505,16 @@ class Command(stock.Command):
 
     def _compare(self) -> tuple[int, str]:
         """On which sites queue and tables differ: the exit code, 1 where there are any, and what to say."""
-        from crawler.store.joining import names_tables
+        from crawler.local.joining import names_tables
 
         assert self.settings is not None
         if not names_tables(self.settings, self.options):
             return 0, ""
+        from crawler.local.server import ServerError
         from crawler.queue.connection import ServerAwayError
         from crawler.queue.queue import BrokenRecordError
         from crawler.reconcile import agreement
         from crawler.store.database import DatabaseError
-        from crawler.store.server import ServerError
 
         try:
             wrong = agreement.differences(self.settings, self.options)
@@ -527,7 +527,7 @@ class Command(stock.Command):
         from crawler.queue import connection
 
         assert self.settings is not None
-        from crawler.store.joining import names_tables
+        from crawler.local.joining import names_tables
 
         left = self._left() if connection.is_named(self.settings) else None
         if left and left.records and not left.coordinators:

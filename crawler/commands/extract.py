@@ -88,7 +88,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
             given["DOWNLOADER"] = "crawler.archive.reprocess.StoredAnswers"
             given["EXTENSIONS_BASE"] = {
                 **self.settings.getdict("EXTENSIONS_BASE"),
-                "crawler.store.local.LocalServer": None,
+                "crawler.local.local.LocalServer": None,
             }
         else:
             given["SCHEDULER"] = "crawler.archive.reprocess.Republishing"

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from crawler.command import CommandError, LowtideCommand, quieten
-from crawler.ending import told_to_end
+from crawler.local.signals import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -28,8 +28,8 @@ class Command(LowtideCommand):
         from redis.exceptions import RedisError
         from scrapy.utils.log import configure_logging
 
+        from crawler.local.joining import joined, require_tables
         from crawler.queue import connection
-        from crawler.store.joining import joined, require_tables
 
         assert self.settings is not None
         log_format = (

@@ -59,7 +59,7 @@ class Command(LowtideCommand):
             super().check_words(args)
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
-        from crawler.store.joining import joined, require_tables
+        from crawler.local.joining import joined, require_tables
 
         word = args[0] if args else "show"
         doings = {
@@ -215,7 +215,7 @@ class Command(LowtideCommand):
             ) from None
 
     def _cli(self, args: list[str], _opts: argparse.Namespace) -> int:
-        from crawler.store import console
+        from crawler.local import console
 
         assert self.settings is not None
         return console.talk(self.settings, args, sys.stdin)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 # The extension that runs the bundled server; settings.cluster takes it out.
-BUNDLED = "crawler.store.local.LocalServer"
+BUNDLED = "crawler.local.local.LocalServer"
 # What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
 CONNECT_SECONDS = 5
 REPLY_SECONDS = 10

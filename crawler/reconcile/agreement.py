@@ -25,6 +25,7 @@ from sqlalchemy import select
 
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.left_out import from_text
+from crawler.local.joining import joined
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue, SiteRecord, read_entry
 from crawler.queue.results import results_key
@@ -54,7 +55,6 @@ from crawler.records import (
     set_hash,
 )
 from crawler.store.database import check_version, open_database
-from crawler.store.joining import joined
 from crawler.store.queries import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
 from crawler.store.tables import UNFINISHED as STILL_OPEN
@@ -244,7 +244,7 @@ def differences(settings: BaseSettings, options: Options) -> dict[str, str]:
     """Where queue and tables differ, by site, in words.
 
     Also while agents work: what an agent holds, or what has changed since it was looked at, is left out. Errors as of
-    `crawler.store.leftover.look`, and DatabaseError.
+    `crawler.local.summary.look`, and DatabaseError.
     """
     with joined(settings, options):
         return asyncio.run(_differences(settings, options))

@@ -10,12 +10,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from crawler.local.joining import joined
+from crawler.local.server import ServerError
 from crawler.options import PLAIN
 from crawler.queue import connection
 from crawler.queue.connection import ServerAwayError
 from crawler.queue.queue import SiteQueue
-from crawler.store.joining import joined
-from crawler.store.server import ServerError
 from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:

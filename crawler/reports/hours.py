@@ -10,11 +10,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from crawler.coordinator.planner_process import TableLoads
+from crawler.local.joining import joined
 from crawler.planning.load import FULL, UNKNOWN
 from crawler.planning.planner import Planner
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
-from crawler.store.joining import joined
 from crawler.views.drawing import HeatRow, Picture, heat
 from crawler.views.pictures import host
 

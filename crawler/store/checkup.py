@@ -19,15 +19,15 @@ import redis
 import scrapy
 
 from crawler.disk import make_folder, sync_folders
+from crawler.local.joining import joined, names_tables
+from crawler.local.server import ServerError
+from crawler.local.summary import coordinators
 from crawler.options import OptionError
 from crawler.queue import connection, restarts
 from crawler.queue.results import results_key
 from crawler.reconcile import comparing
 from crawler.release import version
 from crawler.store import database, durability, operating
-from crawler.store.joining import joined, names_tables
-from crawler.store.leftover import coordinators
-from crawler.store.server import ServerError
 from crawler.urls.seeds import names_contact
 
 if TYPE_CHECKING:

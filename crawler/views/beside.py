@@ -21,8 +21,8 @@ from rich.constrain import Constrain
 from rich.live import Live
 from rich.text import Text
 
+from crawler.local.server import Server
 from crawler.queue import connection
-from crawler.store.server import Server
 from crawler.views.top import drawn
 from crawler.views.watching import Watch
 

@@ -47,7 +47,7 @@ from benchmarks.contenders import Host
 from benchmarks.goals import at_least, at_most, goals_told
 from benchmarks.meters import memory_of
 from benchmarks.web import Pages, Tree, Web, links
-from crawler.store.server import is_gone
+from crawler.local.server import is_gone
 from tests.servers import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""`python -m crawler.start …`: what `scrapy …` does, a quarter sooner; for the processes that we start ourselves.
+"""`python -m crawler.local.start …`: what `scrapy …` does, a quarter sooner; for the processes that we start ourselves.
 
 A start makes half a million objects, and none of them is garbage: Python's collector would go through them again and
 again, a fifth of all the time that a start takes, and once more at the end.

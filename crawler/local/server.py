@@ -2,7 +2,7 @@
 
 Every process that uses the queue joins and later leaves; the first to join starts the server, the last to
 leave stops it. Where no user is left to do that, since all were killed, the server's watchdog does
-(crawler/store/watchdog.py). Hidden here: where the socket lies, how two processes starting at once agree on one
+(crawler/local/watchdog.py). Hidden here: where the socket lies, how two processes starting at once agree on one
 server, how a server or its users that were killed are told from living ones.
 
 All of it rests on `flock` locks in VAR_DIR/valkey/, which the kernel lets go of however a process ends, so

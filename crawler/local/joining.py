@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from crawler.local.server import Server
 from crawler.options import OptionError
 from crawler.queue import connection
-from crawler.store.server import Server
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

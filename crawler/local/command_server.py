@@ -1,6 +1,6 @@
 """What a process without an event loop of Scrapy's does on one machine: use the bundled server, see to a coordinator.
 
-The same share that crawler.store.local gives an agent: a membership in the server, a coordinator started where none
+The same share that crawler.local.local gives an agent: a membership in the server, a coordinator started where none
 runs, the server started again where it died. At the end whoever leaves last makes sure that a coordinator is there to
 store what waits, and does not wait for it. ServerError where the server cannot be had.
 """
@@ -12,8 +12,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from crawler.store.local import POLL_SECONDS, WATCH_SECONDS, CoordinatorProcess, ServerKeeper
-from crawler.store.server import Server
+from crawler.local.local import POLL_SECONDS, WATCH_SECONDS, CoordinatorProcess, ServerKeeper
+from crawler.local.server import Server
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings

@@ -4,7 +4,7 @@ A script of its own, run without the rest of this project and without site-packa
 
     python -I -S watchdog.py FOLDER SOCKET_FOLDER PROGRAMS OPTION …
 
-FOLDER has the locks of `crawler.store.server`. SOCKET_FOLDER is removed with the server; empty: there is none to
+FOLDER has the locks of `crawler.local.server`. SOCKET_FOLDER is removed with the server; empty: there is none to
 remove. PROGRAMS is the folder of the server's program: a search for servers by that name finds servers alone.
 Descriptor 3 is server.lock, which the server keeps for its life.
 

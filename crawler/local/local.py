@@ -28,10 +28,10 @@ from scrapy.utils.project import inside_project
 
 from crawler import engine
 from crawler import options as our_options
+from crawler.local.server import OtherCrawl, Server, ServerError, is_gone
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
 from crawler.queue.results import Mark, heartbeat_key, results_key
-from crawler.store.server import OtherCrawl, Server, ServerError, is_gone
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -316,7 +316,7 @@ class CoordinatorProcess:
             return
         # VAR_DIR tells a person which crawl it is of.
         where = f"VAR_DIR={self._server.var}"
-        command = [sys.executable, "-m", "crawler.start", "coordinate", "-s", where]
+        command = [sys.executable, "-m", "crawler.local.start", "coordinate", "-s", where]
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             command,

@@ -2,7 +2,7 @@
 
 Starts N agents, starts a killed one again with growing pauses, and says so; passes a first SIGINT or SIGTERM on as
 a clean drain and ends everything at once on a second. If the supervisor itself dies, its agents drain and end. The
-coordinator is no child of it: the agents see to that (crawler/store/local.py).
+coordinator is no child of it: the agents see to that (crawler/local/local.py).
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class Supervisor:
 
 def agent_command(spider: str, arguments: Sequence[str]) -> list[str]:
     """The command line of one agent."""
-    return [sys.executable, "-m", "crawler.start", "crawl", spider, *arguments]
+    return [sys.executable, "-m", "crawler.local.start", "crawl", spider, *arguments]
 
 
 def numbered_file(uri: str, number: int) -> str:

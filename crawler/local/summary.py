@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from crawler.local.joining import joined
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
 from crawler.queue.results import heartbeat_key
-from crawler.store.joining import joined
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
