@@ -178,11 +178,11 @@ def print_json(figures: Any) -> None:
 
 def _foreseen() -> tuple[type[Exception], ...]:
     """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
+    from crawler.admin.sites import OperationError
     from crawler.local.server import ServerError
     from crawler.queue.connection import ServerAwayError
     from crawler.queue.queue import BrokenRecordError
     from crawler.store.database import DatabaseError
-    from crawler.store.operating import OperationError
 
     return (
         CommandError,
@@ -262,13 +262,13 @@ class LowtideCommand(ScrapyCommand):
 
     def tables(self) -> Engine:
         """The tables of this crawl; CommandError where there are none yet, OptionError where they were not named."""
+        from crawler.admin import sites
         from crawler.local.joining import require_tables
-        from crawler.store import operating
         from crawler.store.database import told
 
         assert self.settings is not None
         require_tables(self.settings, self.options)
-        engine = operating.the_tables(self.options)
+        engine = sites.the_tables(self.options)
         if engine is None:
             where = told(self.options.database)
             raise CommandError(

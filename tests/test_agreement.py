@@ -17,6 +17,8 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, create_engine, delete, select, text, update
 
+from crawler.admin import sites as operating
+from crawler.admin.repair import Repair, Repaired
 from crawler.agent.frontier import Frontier
 from crawler.queue.queue import Leased, Newcomer, Restored
 from crawler.reconcile import agreement, page_counts
@@ -36,9 +38,7 @@ from crawler.records import (
     pack_links,
     set_hash,
 )
-from crawler.store import operating
 from crawler.store.database import transaction
-from crawler.store.repairing import Repair, Repaired
 from crawler.store.tables import pages, sites
 from crawler.store.write import Letter, Stored, bury, store
 from crawler.urls.scope import Scope

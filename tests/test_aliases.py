@@ -16,6 +16,7 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, event, select
 
+from crawler.admin import sites as operating
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
 from crawler.queue.queue import Offer, Restored, SiteQueue, root_marks
@@ -23,7 +24,6 @@ from crawler.reconcile import decision_lock
 from crawler.reconcile.aliases import Loaded, compared
 from crawler.reconcile.reopening import Reopening
 from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
-from crawler.store import operating
 from crawler.store.database import transaction
 from crawler.store.tables import sites
 from crawler.store.write import Stored, store

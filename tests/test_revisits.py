@@ -17,6 +17,7 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, delete, event, func, insert, select, update
 
+from crawler.admin import sites
 from crawler.coordinator.planner_process import TableLoads
 from crawler.options import LONGEST_SECONDS, Options
 from crawler.queue.queue import HELD_UP_MS
@@ -29,7 +30,6 @@ from crawler.recheck.revisits import Look, Revisits
 from crawler.records import Asked, Page, Record, hash64
 from crawler.reports import Crawl
 from crawler.reports import freshness as report
-from crawler.store import operating
 from crawler.store.database import transaction
 from crawler.store.tables import beliefs, pages, rankings, ranks
 from crawler.store.write import Stored, forget, store
@@ -406,7 +406,7 @@ def _rebuilt(queue: Driver, told: Told, options: Options | None = None) -> float
     """When recheck is due for the site, in a queue that was lost."""
     queue.raw.flushall()
     given = options or told.options
-    queue.wait(operating.rebuild(queue.queue, told.engine, Scope(given), given))
+    queue.wait(sites.rebuild(queue.queue, told.engine, Scope(given), given))
     return float(queue.raw.zscore(f"{BASE}wake:recheck", SITE) or 0)
 
 

@@ -24,12 +24,12 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
-        from crawler.store import checkup
+        from crawler.admin import doctor
 
         assert self.settings is not None
-        findings = checkup.examine(self.settings, self.options)
+        findings = doctor.examine(self.settings, self.options)
         if opts.json:
             print_json([finding._asdict() for finding in findings])
         else:
-            print(checkup.text(findings))
+            print(doctor.text(findings))
         return int(any(finding.grade == "bad" for finding in findings))

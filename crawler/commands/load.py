@@ -103,7 +103,7 @@ class Command(LowtideCommand):
             )
 
     def _tables(self) -> Engine:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
         from crawler.store.database import told
 
         engine = operating.the_tables(self.options)

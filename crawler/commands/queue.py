@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from crawler.admin.repair import Repaired
+    from crawler.admin.sites import Rebuilt
     from crawler.queue.queue import SiteQueue
-    from crawler.store.operating import Rebuilt
-    from crawler.store.repairing import Repaired
 
 
 class Command(LowtideCommand):
@@ -83,10 +83,10 @@ class Command(LowtideCommand):
         asyncio.run(self._show_now(opts))
 
     async def _show_now(self, opts: argparse.Namespace) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites
 
         assert self.settings is not None
-        async with operating.the_queue(self.settings, self.options) as queue:
+        async with sites.the_queue(self.settings, self.options) as queue:
             depth = (await queue.depth())._asdict()
             more = {
                 "undecided": await queue.undecided(),
@@ -114,10 +114,10 @@ class Command(LowtideCommand):
             print(f"list  {name}: {length:,}")
 
     def _tables(self, doing: str) -> Engine:
-        from crawler.store import operating
+        from crawler.admin import sites
         from crawler.store.database import told
 
-        engine = operating.the_tables(self.options)
+        engine = sites.the_tables(self.options)
         if engine is None:
             raise CommandError(
                 f"no tables in {told(self.options.database)}: there is nothing to {doing} from"
@@ -125,7 +125,7 @@ class Command(LowtideCommand):
         return engine
 
     def _repair(self, _args: list[str], opts: argparse.Namespace) -> None:
-        from crawler.store import repairing
+        from crawler.admin import repair as repairing
 
         done = asyncio.run(self._repair_now(self._tables("repair"), opts.give_up))
         if opts.json:
@@ -138,9 +138,9 @@ class Command(LowtideCommand):
             print("next: scrapy crawl site")
 
     async def _repair_now(self, engine: Engine, give_up: list[str]) -> Repaired:
+        from crawler.admin.repair import Repair
         from crawler.queue import connection
         from crawler.queue.queue import SiteQueue
-        from crawler.store.repairing import Repair
         from crawler.urls.scope import Scope
 
         assert self.settings is not None
@@ -174,21 +174,21 @@ class Command(LowtideCommand):
                 )
 
     async def _rebuild_now(self, engine: Engine) -> Rebuilt:
-        from crawler.store import operating
+        from crawler.admin import sites
         from crawler.urls.scope import Scope
 
         assert self.settings is not None
-        async with operating.the_queue(self.settings, self.options) as queue:
-            return await operating.rebuild(queue, engine, Scope(self.options), self.options)
+        async with sites.the_queue(self.settings, self.options) as queue:
+            return await sites.rebuild(queue, engine, Scope(self.options), self.options)
 
     def _reset(self, _args: list[str], opts: argparse.Namespace) -> None:
         print(f"{asyncio.run(self._reset_now(force=opts.force))} keys removed")
 
     async def _reset_now(self, *, force: bool) -> int:
-        from crawler.store import operating
+        from crawler.admin import sites
 
         assert self.settings is not None
-        async with operating.the_queue(self.settings, self.options) as queue:
+        async with sites.the_queue(self.settings, self.options) as queue:
             # Forced, nothing is asked that may be broken.
             working = [] if force else await self._at_work(queue)
             if working:
@@ -223,11 +223,11 @@ class Command(LowtideCommand):
 
 async def _named(queue: SiteQueue, given: list[str]) -> set[str]:
     """The sites that are meant by these words."""
-    from crawler.store import operating
+    from crawler.admin import sites
 
     if "all" in given:
         return set(await queue.owed())
     try:
-        return {(await operating.known_site(queue, name)).site for name in given}
-    except operating.OperationError as error:
+        return {(await sites.known_site(queue, name)).site for name in given}
+    except sites.OperationError as error:
         raise CommandError(str(error)) from None

@@ -82,7 +82,7 @@ class Command(LowtideCommand):
             )
 
     async def _do(self, word: str, names: list[str], opts: argparse.Namespace) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
 
         assert self.settings is not None
         async with operating.the_queue(self.settings, self.options) as queue:
@@ -101,7 +101,7 @@ class Command(LowtideCommand):
                     await self._order(queue, sites, word, opts)
 
     async def _show(self, queue: SiteQueue, sites: list[str], opts: argparse.Namespace) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
 
         if not self._has_tables:
             print("DATABASE_URL is empty: what the tables say is left out", file=sys.stderr)
@@ -116,7 +116,7 @@ class Command(LowtideCommand):
             self._print(figures)
 
     async def _order(self, queue: SiteQueue, sites: list[str], word: str, opts: argparse.Namespace) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
 
         told = []
         for site in sites:
@@ -133,7 +133,7 @@ class Command(LowtideCommand):
             print_json(told)
 
     async def _forget(self, queue: SiteQueue, sites: list[str], *, as_json: bool) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
 
         engine = operating.the_tables(self.options) if self._has_tables else None
         told = []
@@ -151,7 +151,7 @@ class Command(LowtideCommand):
             print_json(told)
 
     async def _list(self, queue: SiteQueue, opts: argparse.Namespace) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
 
         found = await operating.list_sites(queue, opts.state, opts.most)
         aliases = await operating.aliases(queue, found)
@@ -171,7 +171,7 @@ class Command(LowtideCommand):
 
     @staticmethod
     async def _budget(queue: SiteQueue, name: str, most: str, *, as_json: bool) -> None:
-        from crawler.store import operating
+        from crawler.admin import sites as operating
 
         pages = None if most == "default" else int(most)
         site = await operating.set_budget(queue, name, pages)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
+from crawler.admin import sites
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
-from crawler.store import operating
 from crawler.store.database import DatabaseError
 from crawler.views import figures
 from crawler.views.figures import Progress, QueueNow, Tail
@@ -145,7 +145,7 @@ class Watch:
         None where there are no tables yet. Raises DatabaseError.
         """
         if self.engine is None:
-            self.engine = await asyncio.to_thread(operating.the_tables, self.options)
+            self.engine = await asyncio.to_thread(sites.the_tables, self.options)
         if self.engine is None:
             return None
         return await asyncio.get_running_loop().run_in_executor(threads, question, self.engine)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import redis
 import scrapy
 
+from crawler.admin import sites
 from crawler.disk import make_folder, sync_folders
 from crawler.local.joining import joined, names_tables
 from crawler.local.server import ServerError
@@ -27,7 +28,7 @@ from crawler.queue import connection, restarts
 from crawler.queue.results import results_key
 from crawler.reconcile import comparing
 from crawler.release import version
-from crawler.store import database, durability, operating
+from crawler.store import database, durability
 from crawler.urls.seeds import names_contact
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def _restart(memory: restarts.Memory) -> Finding:
 def _queue(client: Any, options: Options, *, tables: bool) -> Iterator[Finding]:
     """Whether the queue knows what the tables say is unfinished."""
     try:
-        engine = operating.the_tables(options) if tables else None
+        engine = sites.the_tables(options) if tables else None
         lost = comparing.count_lost(engine, client, options.key_prefix) if engine is not None else 0
     except database.DatabaseError:
         return  # the look at the database says why

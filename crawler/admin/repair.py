@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from crawler import records
+from crawler.admin.sites import rebuild
 from crawler.reconcile import agreement
 from crawler.reconcile.agreement import UNFINISHED
 from crawler.reconcile.naming import Again, naming_pages
 from crawler.reconcile.reopening import checkpoint_from_tables
 from crawler.records import SiteEnded, SiteOrder
-from crawler.store.operating import rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Collection
