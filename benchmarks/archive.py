@@ -28,7 +28,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from crawler import records  # noqa: E402
-from crawler.agent.pages import LoadedPage  # noqa: E402
+from crawler.agent.page import LoadedPage  # noqa: E402
 from crawler.archive import warc  # noqa: E402
 from crawler.pipelines.archive import Archive  # noqa: E402
 from crawler.spiders.site import SiteSpider  # noqa: E402

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import web  # noqa: E402
 from crawler import records  # noqa: E402
-from crawler.agent.pages import LoadedPage  # noqa: E402
+from crawler.agent.page import LoadedPage  # noqa: E402
 from crawler.content import domains, html, keywords, language, media, text  # noqa: E402
 from crawler.pipelines.attributes import Attributes  # noqa: E402
 

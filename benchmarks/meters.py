@@ -139,7 +139,7 @@ PARTS = (
     ("crawler/fetch/handler.py", "", "download"),
     ("crawler/fetch/dns.py", "", "download"),
     ("crawler/fetch/headers.py", "", "download"),
-    ("crawler/agent/outbox.py", "", "publish, lease"),
+    ("crawler/agent/publisher.py", "", "publish, lease"),
     ("crawler/agent/leasing.py", "", "publish, lease"),
     ("crawler/agent/session.py", "", "publish, lease"),
     ("crawler/agent/seeding.py", "", "publish, lease"),

@@ -380,7 +380,7 @@ COMMANDS_MODULE = "crawler.commands"
 # leaves loopback without one.
 USER_AGENT = "lowtide"
 # The request queue over leased sites. It drops no URL through this filter: the frontier knows what was seen.
-SCHEDULER = "crawler.agent.request_queue.RequestQueue"
+SCHEDULER = "crawler.agent.scheduler.RequestQueue"
 DUPEFILTER_CLASS = "scrapy.dupefilters.BaseDupeFilter"
 # uvloop costs a third less per socket event than the standard loop.
 TWISTED_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"

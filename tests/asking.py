@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from crawler.agent.errands import Errand
+from crawler.agent.request_context import Errand
 from crawler.fetch.context import KEY
 
 if TYPE_CHECKING:
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
 
 
 def asking(may_send: Callable[[], bool]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
 
 logger = logging.getLogger("faults")
 

@@ -29,7 +29,7 @@ import brotli
 import numpy as np
 
 from crawler import records
-from crawler.agent import answers
+from crawler.agent import responses
 from crawler.agent.frontier import CheckpointError, Frontier, encode
 from crawler.archive import reader, warc
 from crawler.content import charset, sitemaps, text
@@ -177,7 +177,7 @@ def header_values(data: bytes) -> None:
     links.robots_directives(None, words, "lowtide")
     links.named_canonical(None, words, f"{SITE}/", 2_083)
     links.target(f"{SITE}/", words, 2_083)
-    answers.seconds_asked(words)
+    responses.seconds_asked(words)
 
 
 @target(

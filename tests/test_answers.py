@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler.agent.answers import LONGEST_REST_SECONDS, Verdict, rest_asked, rest_of, seconds_asked, verdict
+from crawler.agent.responses import LONGEST_REST_SECONDS, Verdict, rest_asked, rest_of, seconds_asked, verdict
 
 TRIES = 3
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.attributes import measure
 from crawler import records
-from crawler.agent.pages import LoadedPage, media_type
+from crawler.agent.page import LoadedPage, media_type
 from crawler.content import domains, html
 from crawler.content.media import kind_of, media
 from crawler.pipelines.attributes import Attributes

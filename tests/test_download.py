@@ -38,8 +38,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from crawler import options
-from crawler.agent.errands import Errand
 from crawler.agent.foreign_handlers import ForeignHandlers
+from crawler.agent.request_context import Errand
 from crawler.fetch import errors
 from crawler.fetch.context import KEY
 from crawler.fetch.dns import Names
@@ -64,7 +64,7 @@ from tests.raw_server import (
 )
 
 if TYPE_CHECKING:
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SHORT = {"CONNECT_TIMEOUT_SECONDS": 0.6, "HEAD_TIMEOUT_SECONDS": 0.6, "BODY_TIMEOUT_SECONDS": 0.6}

@@ -23,11 +23,11 @@ from scrapy.exceptions import (
 from scrapy.settings import Settings
 from twisted.python.failure import Failure
 
-from crawler.agent.errands import Errand, errand_of
+from crawler.agent.fetcher import Visits
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress
-from crawler.agent.slots import Slot
-from crawler.agent.visits import Visits
+from crawler.agent.request_context import Errand, errand_of
+from crawler.agent.site_lease import Slot
 from crawler.fetch.context import KEY
 from crawler.fetch.errors import HeaderLimitExceeded, MalformedAnswer, worth_another_try
 from crawler.queue.queue import Leased

@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from crawler import records
 from crawler.agent.frontier import Frontier, Turn
 from crawler.agent.leasing import Leasing
-from crawler.agent.outbox import Outbox
+from crawler.agent.publisher import Outbox
 from crawler.agent.session import Session
-from crawler.agent.slots import Slot
+from crawler.agent.site_lease import Slot
 from crawler.fetch.dns import Names
 from crawler.queue.queue import Delivery, Newcomer, Offer, Published, SiteQueue
 from tests.queue_driver import connect, queue_options

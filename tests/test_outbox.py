@@ -9,10 +9,10 @@ import pytest
 
 from crawler import records
 from crawler.agent.frontier import Frontier, Turn
-from crawler.agent.outbox import Outbox
 from crawler.agent.overrides import PLAIN, Dress
+from crawler.agent.publisher import Outbox
 from crawler.agent.session import Author
-from crawler.agent.slots import Slot
+from crawler.agent.site_lease import Slot
 from crawler.queue.queue import Delivery, Newcomer, Published, SiteQueue
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer

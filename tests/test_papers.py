@@ -111,7 +111,13 @@ def test_numbered_parts_are_all_named(kind: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("crawler.agent.slots.Slots", "crawler.agents", "NO_SUCH_SETTING", "pages.colour", "scrapy fly"),
+        *(
+            "crawler.agent.site_lease.Slots",
+            "crawler.agents",
+            "NO_SUCH_SETTING",
+            "pages.colour",
+            "scrapy fly",
+        ),
         *("tests/test_crawl.py", "rankers.exact.solve.nothing"),
     ],
 )

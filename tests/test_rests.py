@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from crawler.agent.answers import FIRST_REST_SECONDS
+from crawler.agent.responses import FIRST_REST_SECONDS
 from tests.crawling import ROOT, Place
 from tests.drills import key
 from tests.faults import LATE_PATH, LateConnection, suffers

@@ -16,8 +16,8 @@ from scrapy import Request
 from scrapy.core.downloader import Slot
 
 from crawler.agent.downloader import TurnDownloader
-from crawler.agent.errands import CHECKS
-from crawler.agent.site_check import Permit
+from crawler.agent.jobs.site_check import Permit
+from crawler.agent.request_context import CHECKS
 from crawler.agent.site_watch import SiteWatch
 from crawler.queue.batches import AskedPage
 from tests.conftest import MakeDatabase

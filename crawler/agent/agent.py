@@ -26,20 +26,20 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from crawler import engine, records
-from crawler.agent import breaker, works
-from crawler.agent.answers import LONGEST_REST_SECONDS
-from crawler.agent.checking import CHECKING, Checking
+from crawler.agent import breaker, jobs
 from crawler.agent.daily import DailyCaps, Days
-from crawler.agent.division import LOADING
 from crawler.agent.feed_file import FEEDS_GO_ON
+from crawler.agent.jobs.status import CHECKING, Checking
 from crawler.agent.leasing import KEEP_SECONDS, Leasing
 from crawler.agent.losses import Losses
 from crawler.agent.offers import Offers
-from crawler.agent.outbox import Outbox
-from crawler.agent.pages import NotKeptError
+from crawler.agent.page import NotKeptError
+from crawler.agent.publisher import Outbox
+from crawler.agent.responses import LONGEST_REST_SECONDS
 from crawler.agent.seeding import Added, NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
-from crawler.agent.slots import Slot
+from crawler.agent.site_lease import Slot
+from crawler.agent.slot_allocation import LOADING
 from crawler.agent.stream_watch import StreamWatch
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
 
-    from crawler.agent.pages import Chain
+    from crawler.agent.page import Chain
     from crawler.fetch.dns import Names
     from crawler.options import Options
     from crawler.records import Work
@@ -513,7 +513,7 @@ class Agent:
             return await self._has_pages(depth)
         idle = asyncio.get_running_loop().time() - self._last_in_hand
         patience = PACKING_BEHIND_SECONDS if depth.coordinated else PACKING_SECONDS
-        waits = works.is_packed(work) and idle < patience
+        waits = jobs.is_packed(work) and idle < patience
         return await self.queue.due_now(work, unpacked=waits) > 0
 
     async def _has_pages(self, depth: Depth) -> bool:

@@ -17,15 +17,15 @@ from scrapy.core.downloader import Downloader
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
-from crawler.agent.errands import CHECKS, errand_of
 from crawler.agent.own_requests import default_callbacks
+from crawler.agent.request_context import CHECKS, errand_of
 from crawler.fetch.context import KEY
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from twisted.internet.defer import Deferred
 
-    from crawler.agent.errands import Errand
+    from crawler.agent.request_context import Errand
 
 # Requests in place of one, one after the other; logins and challenges take a few.
 MOST_IN_PLACE: Final = 20

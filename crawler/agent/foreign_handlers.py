@@ -17,7 +17,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
-from crawler.agent.errands import errand_of
+from crawler.agent.request_context import errand_of
 from crawler.fetch.errors import NotSent
 from crawler.fetch.handler import CurlDownloadHandler
 from crawler.fetch.transfer import refusal_of

@@ -14,18 +14,18 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from crawler.agent import works
-from crawler.agent.division import LOADING, Division
-from crawler.agent.errands import errand_of
+from crawler.agent import jobs
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.agent.overrides import Dress, Overrides
-from crawler.agent.slots import Slot
+from crawler.agent.request_context import errand_of
+from crawler.agent.site_lease import Slot
+from crawler.agent.slot_allocation import LOADING, Division
 from crawler.queue.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
 from crawler.urls.url import host_of
 
 if TYPE_CHECKING:
     from crawler.agent.daily import Days
-    from crawler.agent.outbox import Outbox
+    from crawler.agent.publisher import Outbox
     from crawler.agent.session import Session
     from crawler.fetch.dns import Names
     from crawler.options import Options
@@ -114,7 +114,7 @@ class Leasing:
     async def _lease_for(self, work: Work) -> int:
         held = self._held()
         room = min(self._division.room(work, held), LEASE_AT_A_TIME)
-        packed = works.is_packed(work)
+        packed = jobs.is_packed(work)
         hand = await self._queue.lease(self._session.name, work, room, self._hour, packed=packed)
         for leased in hand.sites:
             self._begin(leased)
@@ -220,7 +220,7 @@ class Leasing:
     async def _slot_for(self, leased: Leased) -> Slot:
         """A slot of another work, with what it is to ask."""
         packed = b""
-        if works.is_packed(leased.work):
+        if jobs.is_packed(leased.work):
             async with self._calls:
                 packed = await self._queue.packet(leased.site, leased.work)
         slot = self._slot(leased, Frontier())

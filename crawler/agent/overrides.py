@@ -15,7 +15,7 @@ from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 from w3lib.url import parse_url
 
-from crawler.agent.answers import REDIRECTS
+from crawler.agent.responses import REDIRECTS
 from crawler.fetch import proxies
 from crawler.options import OptionError, SiteOverride
 from crawler.robots import policy

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
 
-from crawler.agent.errands import errand_of
+from crawler.agent.request_context import errand_of
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from crawler.agent.errands import Errand
-    from crawler.agent.slots import Slot
+    from crawler.agent.request_context import Errand
+    from crawler.agent.site_lease import Slot
 
 logger = logging.getLogger("agent")
 

@@ -1,6 +1,6 @@
 """robots.txt for what no frontier gave: a user's own requests, what middlewares replace, trials, the way of a redirect.
 
-That of pages is looked at when their turn comes (crawler/agent/visits.py). What the rules forbid is never fetched: the
+That of pages is looked at when their turn comes (crawler/agent/fetcher.py). What the rules forbid is never fetched: the
 request's errback gets RobotsDenied, and the page whose place it was in has failed.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from crawler.agent.errands import errand_of
+from crawler.agent.request_context import errand_of
 from crawler.fetch.errors import RobotsDenied
 from crawler.urls.url import resolve
 
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from crawler.agent.errands import Errand
+    from crawler.agent.request_context import Errand
 
 logger = logging.getLogger("agent")
 

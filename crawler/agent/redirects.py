@@ -1,4 +1,4 @@
-"""Redirects of a user's own requests; those of pages are the frontier's business (crawler/agent/visits.py)."""
+"""Redirects of a user's own requests; those of pages are the frontier's business (crawler/agent/fetcher.py)."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ from scrapy.utils.defer import deferred_from_coro
 
 from crawler import engine, records
 from crawler import options as our_options
+from crawler.agent.fetcher import note_answer
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress, Overrides
-from crawler.agent.pages import Chain, LoadedPage, NotKeptError
+from crawler.agent.page import Chain, LoadedPage, NotKeptError
 from crawler.agent.session import Author, BackOff, now_ms
-from crawler.agent.slots import Slot
-from crawler.agent.visits import note_answer
+from crawler.agent.site_lease import Slot
 from crawler.archive.reader import CaptureError, Damage, Library, NotThere, captures
 from crawler.queue import connection
 from crawler.queue.queue import Leased, SiteQueue

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy import signals
 
 from crawler import options as our_options
-from crawler.agent.pages import media_type
+from crawler.agent.page import media_type
 from crawler.agent.remembered import Remembered
 from crawler.archive import warc, writer
 from crawler.archive.reader import LARGEST_MEMBER
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
     from crawler.archive.writer import Place
     from crawler.options import Options
 

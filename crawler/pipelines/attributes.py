@@ -13,7 +13,7 @@ from crawler.content.media import media
 from crawler.content.text import content_hash
 
 if TYPE_CHECKING:
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
 
 TITLE_LENGTH = 500
 DESCRIPTION_LENGTH = 1000

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
 
 
 class Checksum:

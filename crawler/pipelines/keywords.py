@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from crawler.content.keywords import headings, keywords
 
 if TYPE_CHECKING:
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
 
 
 class Keywords:

@@ -10,7 +10,7 @@ from crawler.content.text import collapsed
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
 
 
 class Language:

@@ -13,7 +13,7 @@ from crawler.content.out_links import OutLinks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
 
 logger = logging.getLogger("pipelines")
 

@@ -15,7 +15,7 @@ from crawler.content import html, sitemaps
 from crawler.records import hash64, pack_lastmods
 
 if TYPE_CHECKING:
-    from crawler.agent.pages import LoadedPage
+    from crawler.agent.page import LoadedPage
     from crawler.content.sitemaps import Sitemap
 
 logger = logging.getLogger("pipelines")

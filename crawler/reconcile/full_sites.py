@@ -79,6 +79,6 @@ def _ended(site: str, row: Any, left: LeftOut, counts: dict[str, int]) -> SiteEn
 
 
 def _reason(reason: str, before: Mapping[str, int], now: Mapping[str, int]) -> str:
-    """The site's reason, which says what is left out (crawler.agent.outbox)."""
+    """The site's reason, which says what is left out (crawler.agent.publisher)."""
     old, new = (f"left out: {in_words(counts)}" for counts in (before, now))
     return reason.replace(old, new) if old in reason else "; ".join(filter(None, (reason, new)))

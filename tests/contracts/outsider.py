@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crawler.agent.pages import LoadedPage
+from crawler.agent.page import LoadedPage
 from crawler.recheck.view import PageView
 from crawler.schedulers import SiteView
 from rankers.problem import Problem, Solution

@@ -24,8 +24,8 @@ from crawler import options, records
 from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress
-from crawler.agent.pages import Chain, LoadedPage, NotKeptError
-from crawler.agent.slots import Slot
+from crawler.agent.page import Chain, LoadedPage, NotKeptError
+from crawler.agent.site_lease import Slot
 from crawler.content import extra
 from crawler.fetch.dns import Names
 from crawler.pipelines.sitemaps import Sitemaps

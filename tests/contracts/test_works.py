@@ -9,7 +9,7 @@ from scrapy.settings import Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.misc import load_object
 
-from crawler.agent import works
+from crawler.agent import jobs
 from crawler.queue.batches import AskedPage
 from crawler.records import WORKS, Work
 from tests.crawling import Place
@@ -17,8 +17,8 @@ from tests.small_site import SmallSite, links, text
 from tests.test_works import give, queue_of
 
 pytestmark = pytest.mark.timeout(120)
-every_work = pytest.mark.parametrize("name", list(works.CLASSES))
-every_packed = pytest.mark.parametrize("name", [name for name in works.CLASSES if works.is_packed(name)])
+every_work = pytest.mark.parametrize("name", list(jobs.CLASSES))
+every_packed = pytest.mark.parametrize("name", [name for name in jobs.CLASSES if jobs.is_packed(name)])
 # In which a page is whose turn it is for that work, where it is another state than `visited`.
 STATES = {"revive": "no_response_1"}
 
@@ -26,7 +26,7 @@ STATES = {"revive": "no_response_1"}
 @every_work
 def test_it_is_a_work_with_a_spider_of_its_own(name: Work) -> None:
     assert name in WORKS
-    found = load_object(works.CLASSES[name])
+    found = load_object(jobs.CLASSES[name])
     asked = ("begin", "request", "answered", "unanswered", "shut", "next_due")
     assert all(callable(getattr(found, method)) for method in asked)
     assert found.packed in (True, False)

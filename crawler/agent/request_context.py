@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy.http import Headers, Response
 
     from crawler.agent.frontier import Turn
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
 
 # All slots share one download slot, which AutoThrottle would slow down for every site.
 SLOT_META: Final[dict[str, Any]] = {"download_slot": "agent", "autothrottle_dont_adjust_delay": True}

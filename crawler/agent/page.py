@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crawler import records
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
     from crawler.content.html import Links, Written
 
 logger = logging.getLogger("pipelines")

@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from crawler import states
-from crawler.agent.answers import REDIRECTS
-from crawler.agent.works.asking import NO_HEAD, AskingWork
+from crawler.agent.jobs.asking import NO_HEAD, AskingWork
+from crawler.agent.responses import REDIRECTS
 from crawler.queue.batches import DIGEST_BYTES
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from crawler.agent.frontier import Turn
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
     from crawler.queue.batches import AskedPage
     from crawler.records import Answer
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from crawler import left_out, records
 from crawler.agent.session import Author, now_ms
-from crawler.agent.slots import Slot
+from crawler.agent.site_lease import Slot
 from crawler.queue.queue import Delivery, Published, SiteQueue, StaleLeaseError
 
 logger = logging.getLogger("agent")

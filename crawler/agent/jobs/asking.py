@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from crawler import states
+from crawler.agent.fetcher import note_headers, note_times
 from crawler.agent.session import now_ms
-from crawler.agent.visits import note_headers, note_times
 from crawler.queue import batches
 from crawler.queue.batches import AskingError
 from crawler.records import Asked
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from crawler.agent.agent import Agent
+    from crawler.agent.fetcher import Visits
     from crawler.agent.frontier import Turn
-    from crawler.agent.slots import Slot
-    from crawler.agent.visits import Visits
+    from crawler.agent.site_lease import Slot
     from crawler.queue.batches import AskedPage
     from crawler.records import Answer
 

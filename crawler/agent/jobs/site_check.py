@@ -18,9 +18,9 @@ from scrapy.exceptions import DownloadCancelledError
 from scrapy.http import Response, TextResponse
 
 from crawler import engine
-from crawler.agent.answers import REDIRECTS
-from crawler.agent.errands import CHECKS, PAGE_META
-from crawler.agent.visits import note_times
+from crawler.agent.fetcher import note_times
+from crawler.agent.request_context import CHECKS, PAGE_META
+from crawler.agent.responses import REDIRECTS
 from crawler.content import html
 from crawler.fetch.context import KEY, FetchContext
 from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of

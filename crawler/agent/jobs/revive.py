@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from crawler import states
-from crawler.agent.works.asking import NO_HEAD, AskingWork
+from crawler.agent.jobs.asking import NO_HEAD, AskingWork
 
 if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.http import Response
 
     from crawler.agent.frontier import Turn
-    from crawler.agent.slots import Slot
+    from crawler.agent.site_lease import Slot
     from crawler.queue.batches import AskedPage
     from crawler.records import Answer
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from crawler.agent.agent import Agent
+    from crawler.agent.fetcher import Visits
     from crawler.agent.frontier import Turn
-    from crawler.agent.slots import Slot
-    from crawler.agent.visits import Visits
+    from crawler.agent.site_lease import Slot
 
 
 class Work(Protocol):
@@ -64,8 +64,8 @@ class Work(Protocol):
 
 # A new work is one file and one line; its spider is a file in crawler/spiders.
 CLASSES: dict[Name, str] = {
-    "recheck": "crawler.agent.works.recheck.Recheck",
-    "revive": "crawler.agent.works.revive.Revive",
+    "recheck": "crawler.agent.jobs.recheck.Recheck",
+    "revive": "crawler.agent.jobs.revive.Revive",
 }
 
 

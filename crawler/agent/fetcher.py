@@ -25,10 +25,10 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import answers, breaker, walls, works
-from crawler.agent.errands import PAGE_META, SLOT_META, Errand, errand_of
+from crawler.agent import breaker, jobs, responses, walls
 from crawler.agent.load import SiteLoad
-from crawler.agent.pages import LoadedPage
+from crawler.agent.page import LoadedPage
+from crawler.agent.request_context import PAGE_META, SLOT_META, Errand, errand_of
 from crawler.agent.site_watch import SiteWatch
 from crawler.agent.walls import Walls
 from crawler.content import html, sitemaps
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from crawler.agent.agent import Agent
     from crawler.agent.daily import SiteDay
     from crawler.agent.frontier import Turn
-    from crawler.agent.pages import Chain
-    from crawler.agent.slots import Slot
-    from crawler.agent.works import Work
+    from crawler.agent.jobs import Work
+    from crawler.agent.page import Chain
+    from crawler.agent.site_lease import Slot
     from crawler.options import Options
 
 logger = logging.getLogger("agent")
@@ -102,7 +102,7 @@ class Visits:
         self._most_redirects = crawler.settings.getint("REDIRECT_MAX_TIMES")
         # Of the works beside loading; what is loaded is judged here.
         self._works: dict[str, Work] = {
-            name: works.make(name, agent, self) for name in agent.works if name in works.CLASSES
+            name: jobs.make(name, agent, self) for name in agent.works if name in jobs.CLASSES
         }
         agent.leasing.begin = self._begin
         agent.outbox.next_due = self._next_due
@@ -231,13 +231,13 @@ class Visits:
     def _heed(self, slot: Slot, url: str, tries: int, response: Response) -> None:
         """Let the site rest where its answer to a URL's `tries`th try says so; a success ends its back-off."""
         status, strikes = response.status, slot.frontier.strikes
-        seconds = answers.rest_asked(status, _retry_after(response), strikes)
+        seconds = responses.rest_asked(status, _retry_after(response), strikes)
         if seconds:
             self._agent.rest(slot, seconds, f"it answered {status}")
         elif status in ASKS_FOR_REST:
             known = len(slot.frontier) if slot.loads else sys.maxsize
             self._count_failure(slot, url, tries, f"it answered {status}", known)
-        elif not answers.is_refusal(status):
+        elif not responses.is_refusal(status):
             slot.row.end()
             slot.frontier.strikes = 0
 
@@ -257,7 +257,7 @@ class Visits:
 
     def _rest_after(self, slot: Slot, what: str) -> None:
         reason = f"{what}, as different URLs in a row did not load"
-        self._agent.rest(slot, answers.rest_of(slot.frontier.strikes), reason)
+        self._agent.rest(slot, responses.rest_of(slot.frontier.strikes), reason)
 
     def _trial(self, slot: Slot, path: str) -> Request:
         """A request for a page that was loaded before: where it fails too, the site is overloaded."""
@@ -277,8 +277,8 @@ class Visits:
         slot.dress.take_in(response)
         slot.on_trial = False
         self._heard(slot)
-        self._note_load(slot, refused=answers.is_refusal(status))
-        if not answers.is_refusal(status) or answers.rest_asked(status, _retry_after(response), 0):
+        self._note_load(slot, refused=responses.is_refusal(status))
+        if not responses.is_refusal(status) or responses.rest_asked(status, _retry_after(response), 0):
             self._heed(slot, errand.url, 1, response)
         else:
             self._rest_after(slot, f"it answered {status}")
@@ -333,7 +333,7 @@ class Visits:
             logger.warning("%s; its sites wait", words)
         if not slot.live:
             return
-        seconds = min(PROXY_SECONDS * 2 ** min(slot.frontier.strikes, 20), answers.LONGEST_REST_SECONDS)
+        seconds = min(PROXY_SECONDS * 2 ** min(slot.frontier.strikes, 20), responses.LONGEST_REST_SECONDS)
         slot.frontier.strikes += 1
         self._agent.leasing.end(slot, "later", words, self._agent.leasing.due_ms(seconds))
 
@@ -404,9 +404,9 @@ class Visits:
         slot = errand.slot
         slot.dress.take_in(response)
         if not errand.elsewhere:
-            self._note_load(slot, refused=answers.is_refusal(response.status))
+            self._note_load(slot, refused=responses.is_refusal(response.status))
         location = response.headers.get("Location")
-        if response.status in answers.REDIRECTS and location and slot.robots_hops < ROBOTS_HOPS:
+        if response.status in responses.REDIRECTS and location and slot.robots_hops < ROBOTS_HOPS:
             place = html.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
             if place and slot.live:
                 slot.robots_hops += 1
@@ -418,7 +418,7 @@ class Visits:
             return
         # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
         self._heard(slot)
-        rest = answers.seconds_asked(_retry_after(response))
+        rest = responses.seconds_asked(_retry_after(response))
         self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
     def _robots_failed(self, failure: Failure) -> None:
@@ -468,7 +468,7 @@ class Visits:
             self._trip(slot, status, what)
             return
         self._watch(slot, "/robots.txt", status, {}, slot.frontier.strikes + 1, what)
-        self._agent.rest(slot, max(rest or 0.0, answers.rest_of(slot.frontier.strikes)), what)
+        self._agent.rest(slot, max(rest or 0.0, responses.rest_of(slot.frontier.strikes)), what)
         if work := self._works.get(slot.leased.work):
             work.shut(slot, status, what)
 
@@ -513,9 +513,9 @@ class Visits:
             self._agent.settle(slot)
 
     def _take_answer(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
-        self._note_load(slot, _page_seconds(turn, response), refused=answers.is_refusal(response.status))
+        self._note_load(slot, _page_seconds(turn, response), refused=responses.is_refusal(response.status))
         self._heed(slot, turn.path, turn.tries, response)
-        verdict = answers.verdict(response.status, turn.tries, self._options.max_tries)
+        verdict = responses.verdict(response.status, turn.tries, self._options.max_tries)
         self._watch(slot, turn.path, response.status, response.meta, turn.tries)
         if work := self._works.get(slot.leased.work):
             return work.answered(slot, turn, response)
@@ -698,7 +698,7 @@ class Visits:
     def _target_on_site(self, slot: Slot, response: Response) -> str:
         """The path that a redirect leads to; empty: it is none, leads elsewhere, or to what robots.txt forbids."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
-        if response.status not in answers.REDIRECTS or not location or slot.rules is None:
+        if response.status not in responses.REDIRECTS or not location or slot.rules is None:
             return ""
         place = html.target(response.url, location, self._agent.max_url_length)
         if place is None or place[0] != slot.site:

@@ -18,10 +18,10 @@ from crawler import engine
 from crawler import options as our_options
 from crawler.agent import feed_file
 from crawler.agent.agent import Agent
-from crawler.agent.errands import errand_of
+from crawler.agent.fetcher import Visits
 from crawler.agent.own_requests import OwnRequests, beyond_link, carried, giver_of
-from crawler.agent.pages import Chain
-from crawler.agent.visits import Visits
+from crawler.agent.page import Chain
+from crawler.agent.request_context import errand_of
 from crawler.fetch.wire import leave, wire_of
 from crawler.urls.seeds import Seed
 from crawler.urls.url import UrlError, resolve
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
-    from crawler.agent.errands import Errand
-    from crawler.agent.slots import Slot
+    from crawler.agent.request_context import Errand
+    from crawler.agent.site_lease import Slot
 
 logger = logging.getLogger("agent")
 

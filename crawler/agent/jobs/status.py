@@ -20,8 +20,8 @@ from redis.exceptions import RedisError
 from scrapy.exceptions import CannotResolveHostError
 
 from crawler import engine
+from crawler.agent.jobs.site_check import Asker, NotAskedError, Permit, SiteCheck
 from crawler.agent.overrides import Dress, Overrides
-from crawler.agent.site_check import Asker, NotAskedError, Permit, SiteCheck
 from crawler.queue.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
 from crawler.urls.url import host_of
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from crawler.agent.daily import Days, SiteDay
+    from crawler.agent.jobs.site_check import Found
     from crawler.agent.session import Session
-    from crawler.agent.site_check import Found
     from crawler.fetch.dns import Names
     from crawler.options import Options
     from crawler.records import Work
