@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 ENVIRONMENT_PREFIX = "LOWTIDE_"
-# Settings as JSON for a process that we start: they stand above all others there (crawler/local/start.py). The environment of
-# a process, unlike its command line, can be read by its user alone.
+# Settings as JSON for a process that we start: they stand above all others there (crawler/local/start.py). The
+# environment of a process, unlike its command line, can be read by its user alone.
 HANDED_ON = "LOWTIDE_HANDED_ON"
 # Variables with our prefix that are no settings: the drills' kill points, and whether tests may be skipped.
 NOT_SETTINGS = frozenset({"HANDED_ON", "KILL_POINT", "TESTS_REQUIRE"})

@@ -59,11 +59,11 @@ def test_a_young_pages_value_is_half_its_rate_times_its_ages_square(a: float, b:
 @settings(deadline=None)
 @given(shapes, times, st.floats(1e-6, 1e4))
 def test_a_visits_value_is_below_its_bound(a: float, b: float, share: float) -> None:
-    """And not far below while the page has likely changed less than twice."""
+    """And at least two thirds of it while the page has likely changed less than twice."""
     worth, most = value.visit_value(a, b, share * b), value.most(a, b, share * b)
     assert worth <= most * (1 + 1e-4)
     if share * (a + 1) < 2:
-        assert most <= 1.3 * worth
+        assert most <= 1.54 * worth
 
 
 def test_scores_of_neighbours_are_those_of_each_alone() -> None:

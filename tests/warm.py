@@ -43,13 +43,11 @@ from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 # What commands import of ours, but for what few of them need that is large: the compiler, a web server.
-PACKAGES = ("agent", "pipelines", "spiders", "commands", "sites", "store", "views", "reports")
-LARGE = (
-    "crawler.recheck.change_model",
-    "crawler.recheck.report",
-    "crawler.recheck.revisits",
-    "crawler.views.dashboard",
+PACKAGES = (
+    *("agent", "archive", "content", "fetch", "pipelines", "queue", "robots", "spiders", "status", "urls"),
+    *("admin", "coordinator", "local", "planning", "reconcile", "store", "views", "reports", "commands"),
 )
+LARGE = ("crawler.views.dashboard",)
 # Modules that Python imports whenever it starts.
 AT_START = ("sitecustomize", "usercustomize")
 # Room for the command line and the environment that others see of a forked process.

@@ -167,7 +167,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
 
     def _check(self, args: list[str], opts: argparse.Namespace) -> int:
         from crawler.archive import reader
-        from crawler.archive import rows as archived
+        from crawler.store import archived
 
         if len(args) > 1 or (args and not Path(args[0]).is_dir()):
             raise UsageError("--check takes one folder; wanted that with all files", print_help=False)

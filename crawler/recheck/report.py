@@ -1,8 +1,8 @@
 """How fresh the copy is believed to be, and why a page is visited when it is: for `scrapy report freshness`.
 
 Reads what recheck kept of each site (crawler.recheck.change_model), some at a time; for options by which it chooses.
-The price is the queue's; where Redis is away, what hangs on it is left out. Raises DatabaseError; PageUnknownError for a URL that
-recheck does not look after.
+The price is the queue's; where Redis is away, what hangs on it is left out. Raises DatabaseError; PageUnknownError
+for a URL that recheck does not look after.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One check of one site (paper 002): its robots.txt where that is not known, its first page, and what it leads to.
 
 Asks as politely as loading does: robots.txt first and obeyed, the pause between two requests, no try more than
-STATUS_TRIES, none at all of a site that asks for a rest. What it met is judged by crawler.status.health. It knows nothing of
-leases and Redis; it never raises for what a site does.
+STATUS_TRIES, none at all of a site that asks for a rest. What it met is judged by crawler.status.health. It knows
+nothing of leases and Redis; it never raises for what a site does.
 """
 
 from __future__ import annotations
