@@ -20,7 +20,7 @@ import msgspec
 from isal import igzip_lib
 from scrapy.http import Headers
 
-from crawler.fetch.headers import parsed, status_in
+from crawler.fetch.transfer import head_of, status_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -255,7 +255,7 @@ def read(data: bytes) -> Record:
     lines = head.split(b"\r\n")
     if not lines[0].startswith(BEGINNING) or not end:
         raise WarcError(f"a record begins with {data[:40]!r}; wanted WARC/1.")
-    fields = parsed(lines[1:])
+    fields = head_of(lines[1:])
     length = fields.get("Content-Length") or b""
     if not length.isdigit() or int(length) > len(rest):
         raise WarcError(f"a record of {length!r} bytes holds {len(rest)}")
@@ -266,7 +266,7 @@ def http_parts(block: bytes) -> tuple[int, Headers, bytes]:
     """Status, fields and body of an answer in a block; fields under the names that they came with."""
     head, _, body = block.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
-    fields = parsed(lines)
+    fields = head_of(lines)
     for name in (b"X-Crawler-Content-Encoding", b"X-Crawler-Content-Length"):
         fields.pop(name, None)
     moved = fields.pop(b"X-Crawler-Transfer-Encoding", None)

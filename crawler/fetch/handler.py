@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from scrapy.http import Headers, Response
 
     from crawler.fetch.decoding import Decoded
-    from crawler.fetch.limits import Limits
+    from crawler.fetch.timeouts import Limits
     from crawler.fetch.transfer import Transfer
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from scrapy.exceptions import DownloadCancelledError
 from crawler import options
 from crawler.fetch.dns import Names
 from crawler.fetch.guard import AddressGuard
-from crawler.fetch.limits import Limit, Limits
+from crawler.fetch.timeouts import Limit, Limits
 from crawler.fetch.transfer import Transfer, bind_options
 
 if TYPE_CHECKING:
