@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import web  # noqa: E402
 from crawler import records  # noqa: E402
 from crawler.agent.page import LoadedPage  # noqa: E402
-from crawler.content import domains, html, keywords, language, media, text  # noqa: E402
+from crawler.content import html, keywords, language, text  # noqa: E402
 from crawler.pipelines.attributes import Attributes  # noqa: E402
 
 SITE = "http://127.0.0.1"
@@ -99,9 +99,9 @@ def parts(body: bytes) -> dict[str, Callable[[], object]]:
         "Attributes, all of it": attributes,
         "- visible text": lambda: text.visible(root),
         "- content hash": lambda: text.content_hash(seen),
-        "- media": lambda: media.media(root, found),
-        "- outside hosts": lambda: domains.outside_hosts(found, SITE),
-        "- mail and FTP domains": lambda: domains.mail_and_ftp(page.written.hrefs, seen),
+        "- media": lambda: text.media_of(root, found),
+        "- outside hosts": lambda: text.outside_hosts(found, SITE),
+        "- mail and FTP domains": lambda: text.mail_and_ftp(page.written.hrefs, seen),
         "Language": spoken,
         "Keywords": best,
         "page.text, where a step asks for it": lambda: text.collapsed(seen),

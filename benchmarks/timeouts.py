@@ -31,8 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from crawler.agent.frontier import Frontier  # noqa: E402
 from crawler.fetch.errors import BodyTimeout, ConnectTimeout, HeadTimeout  # noqa: E402
-from crawler.fetch.timeouts import Limit, Limits  # noqa: E402
-from crawler.fetch.timeouts import Least, Patience, SitePatience, taken_in  # noqa: E402
+from crawler.fetch.timeouts import Least, Limit, Limits, Patience, SitePatience, taken_in  # noqa: E402  # noqa: E402
 from settings import base  # noqa: E402
 
 STAGES = ("connect", "head", "body")

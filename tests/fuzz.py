@@ -36,15 +36,14 @@ from crawler.content import charset, sitemaps, text
 from crawler.content import html as links
 from crawler.content.keywords import headings, keywords
 from crawler.content.language import language
-from crawler.content.media import media
+from crawler.content.text import media_of
 from crawler.fetch import decoding
-from crawler.planning import load_file
+from crawler.planning import load
 from crawler.printable import printable
 from crawler.robots import policy
 from crawler.status import packets
 from crawler.urls import seeds
-from crawler.urls.canonical import split
-from crawler.urls.url import UrlError
+from crawler.urls.url import UrlError, split_page
 from tests.archiving import exchange
 
 PAGES = Path(__file__).parent / "pages"
@@ -137,7 +136,7 @@ def html(data: bytes) -> None:
     text.content_hash(seen)
     language(seen)
     if page.root is not None:
-        media(page.root, found)
+        media_of(page.root, found)
         keywords("", headings(page.root), seen, "", 10)
 
 
@@ -158,8 +157,8 @@ def encoding(data: bytes) -> None:
     (UrlError,),
 )
 def url(data: bytes) -> None:
-    site, path = split(data.decode("utf-8", "surrogateescape"))
-    again = split(site + path)
+    site, path = split_page(data.decode("utf-8", "surrogateescape"))
+    again = split_page(site + path)
     assert again == (site, path), f"{site + path!r} is not canonical: {''.join(again)!r}"
     assert printable(site + path) == site + path
 
@@ -322,13 +321,13 @@ def sitemap(data: bytes) -> None:
 
 def _tables() -> list[bytes]:
     table = io.StringIO()
-    load_file.write(table, [(site, np.linspace(0.0, 1.0, 48)) for site in (SITE, "https://b.example:81")])
+    load.write_csv(table, [(site, np.linspace(0.0, 1.0, 48)) for site in (SITE, "https://b.example:81")])
     return [table.getvalue().encode(), b"\xef\xbb\xbf" + table.getvalue().replace("\n", "\r\n").encode()]
 
 
-@target(_tables, 'site, day, weekday all " , NaN inf -1 http:// 23', (load_file.LoadFileError,))
+@target(_tables, 'site, day, weekday all " , NaN inf -1 http:// 23', (load.LoadFileError,))
 def load_table(data: bytes) -> None:
-    load_file.read(data.decode("utf-8-sig", "replace").splitlines(keepends=True))
+    load.read_csv(data.decode("utf-8-sig", "replace").splitlines(keepends=True))
 
 
 # --- Attempts ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import redis
 
 from crawler.archive.reader import captures
 from crawler.local.server import Server
-from crawler.urls.canonical import page_of
+from crawler.urls.url import page_of
 from tests.crawling import Place
 from tests.servers import eventually
 from tests.small_site import Reply, Route, SmallSite, moved, text

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.attributes import measure
 from crawler import records
 from crawler.agent.page import LoadedPage, media_type
-from crawler.content import domains, html
-from crawler.content.media import kind_of, media
+from crawler.content import html, text
+from crawler.content.text import kind_of, media_of
 from crawler.pipelines.attributes import Attributes
 from crawler.pipelines.language import Language
 from tests.contracts.test_page_pipelines import SITE, Bench
@@ -222,7 +222,7 @@ def test_words_for_robots_are_few_and_short(bench: Bench) -> None:
 )
 def test_files_by_kind(body: str, kinds: dict[str, int]) -> None:
     root = html.document(body.encode(), HTML)
-    assert media(root, html.links(root, f"{SITE}/", SITE, 100, 2_083)) == kinds
+    assert media_of(root, html.links(root, f"{SITE}/", SITE, 100, 2_083)) == kinds
 
 
 def test_an_ending_is_the_last_of_the_path() -> None:
@@ -240,7 +240,7 @@ def named(body: str) -> tuple[list[str], list[str]]:
     from crawler.content.text import visible
 
     root = html.document(body.encode(), HTML)
-    return domains.mail_and_ftp(html.written(root).hrefs, visible(root))
+    return text.mail_and_ftp(html.written(root).hrefs, visible(root))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_hosts_of_other_sites_in_their_order_once() -> None:
         "<a href=http://no.example/ rel=nofollow>x</a>"
     )
     found = html.links(html.document(body.encode(), HTML), f"{SITE}/", SITE, 100, 2_083)
-    assert domains.outside_hosts(found, SITE) == ["b.example", "a.example", "::2"]
+    assert text.outside_hosts(found, SITE) == ["b.example", "a.example", "::2"]
 
 
 def test_names_are_few() -> None:
@@ -297,8 +297,8 @@ def test_names_are_few() -> None:
     )
     root = html.document(body.encode(), HTML)
     found = html.links(root, f"{SITE}/", SITE, 5_000, 2_083)
-    assert domains.outside_hosts(found, SITE) == [f"h{number}.example" for number in range(domains.MOST)]
-    assert named(body)[0] == [f"m{number}.example" for number in range(domains.MOST)]
+    assert text.outside_hosts(found, SITE) == [f"h{number}.example" for number in range(text.MOST_DOMAINS)]
+    assert named(body)[0] == [f"m{number}.example" for number in range(text.MOST_DOMAINS)]
 
 
 # --- what it costs ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from crawler.convert.conversion import ConvertError
 from crawler.records import hash64
 from crawler.store.database import migrate, transaction
 from crawler.store.tables import pages
-from crawler.urls.domains import domain_finder
+from crawler.urls.url import domain_finder
 from rankers.folder import check, read_manifest
 from tests.conftest import MakeDatabase
 from tests.converting import (

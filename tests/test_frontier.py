@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from crawler.agent.frontier import FOLD_ABOVE, CheckpointError, Frontier, Snapshot, Turn, encode
 from crawler.records import hash_of, set_hash
-from crawler.urls.canonical import page_of
+from crawler.urls.url import page_of
 from tests.costs import ratio
 
 NEVER = math.inf

@@ -8,9 +8,8 @@ from functools import cache
 import pytest
 
 from crawler.content import charset, html, text
-from crawler.content.domains import mail_and_ftp
 from crawler.content.keywords import headings, keywords
-from crawler.content.media import media
+from crawler.content.text import mail_and_ftp, media_of
 from settings.base import MAX_HTML_BYTES, MAX_LINKS_PER_PAGE
 from tests.crawling import Place
 from tests.servers import RunningServer
@@ -41,7 +40,7 @@ def seconds(body: bytes) -> float:
     seen = text.visible(root)
     text.content_hash(seen)
     if root is not None:
-        media(root, found)
+        media_of(root, found)
         mail_and_ftp(html.written(root).hrefs, seen)
         keywords("", headings(root), text.collapsed(seen), "", 10)
     return time.process_time() - start

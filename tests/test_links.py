@@ -16,8 +16,7 @@ from w3lib.url import canonicalize_url
 
 from crawler.content import html as links
 from crawler.content.html import Links
-from crawler.urls.canonical import path_of, split
-from crawler.urls.url import UrlError, ascii_host, host_of
+from crawler.urls.url import UrlError, ascii_host, host_of, path_of, split_page
 
 SITE = "http://example.org"
 PAGE = f"{SITE}/dir/page?x=1"
@@ -75,8 +74,8 @@ def inside(body: str | bytes, url: str = PAGE) -> list[str]:
     ],
 )
 def test_one_spelling(url: str, site: str, path: str) -> None:
-    assert split(url) == (site, path)
-    assert split(site + path) == (site, path)
+    assert split_page(url) == (site, path)
+    assert split_page(site + path) == (site, path)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_one_spelling(url: str, site: str, path: str) -> None:
 )
 def test_what_is_no_url_of_the_web_is_refused_in_words(url: str, said: str) -> None:
     with pytest.raises(UrlError) as caught:
-        split(url)
+        split_page(url)
     assert said in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -123,7 +122,7 @@ def test_what_is_no_url_of_the_web_is_refused_in_words(url: str, said: str) -> N
 def test_no_text_does_harm(text: str) -> None:
     for url in (text, f"http://{text}", f"http://{text}/", f"https://example.org/{text}"):
         try:
-            site, path = split(url)
+            site, path = split_page(url)
         except UrlError:
             continue
         assert site.isascii()
@@ -177,7 +176,7 @@ def test_a_link_names_the_page_that_w3lib_and_urllib_make_of_it(href: str, url: 
     # Which names are none is told by the tables above.
     assume(urlsplit(joined).netloc in ("example.org", "other.example", "a.b.c:8080"))
     fetched = urlsplit(joined).scheme in ("http", "https") and not href.startswith("#")
-    assert ["".join(split(one)) for one in links_of(href, url)] == (
+    assert ["".join(split_page(one)) for one in links_of(href, url)] == (
         [canonicalize_url(joined)] if fetched else []
     )
 
@@ -631,7 +630,7 @@ def test_a_hostile_page_gives_fewer_links_and_never_an_exception(body: bytes, ki
     root = links.document(body, kind)
     got = links.links(root, base, SITE, 10, LENGTH)
     for site, paths in {SITE: got.inside, **got.outside}.items():
-        assert all(split(site + path)[0] == site for path in paths)
+        assert all(split_page(site + path)[0] == site for path in paths)
     links.robots_directives(root, kind)
     links.target(base, kind, LENGTH)
 

@@ -7,11 +7,18 @@ import io
 import numpy as np
 import pytest
 
-from crawler.planning.load import FULL, UNKNOWN
-from crawler.planning.load_file import HEADER, SIMPLE_HEADER, LoadFileError, read, write
+from crawler.planning.load import (
+    CSV_HEADER,
+    FULL,
+    SIMPLE_CSV_HEADER,
+    UNKNOWN,
+    LoadFileError,
+    read_csv,
+    write_csv,
+)
 
 SITE = "https://example.org"
-LONG, SIMPLE = ",".join(HEADER), ",".join(SIMPLE_HEADER)
+LONG, SIMPLE = ",".join(CSV_HEADER), ",".join(SIMPLE_CSV_HEADER)
 
 
 def row(site: str, load: object, day: str = "", hours: int = 24) -> str:
@@ -19,7 +26,7 @@ def row(site: str, load: object, day: str = "", hours: int = 24) -> str:
 
 
 def test_the_papers_form_is_for_all_days() -> None:
-    found = read([SIMPLE, row("example.org", 0.5), "", row("http://Example.com:80/x", 1)])
+    found = read_csv([SIMPLE, row("example.org", 0.5), "", row("http://Example.com:80/x", 1)])
     assert {site: set(loads.tolist()) for site, loads in found.items()} == {
         SITE: {127},
         "http://example.com": {FULL},
@@ -30,13 +37,13 @@ def test_the_papers_form_is_for_all_days() -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_rows_of_some_days_count_for_more(turned: bool) -> None:
     rows = [row(SITE, 0.2, "all"), row(SITE, 1, "weekend")]
-    loads = read([f"\ufeff{LONG}", *(rows[::-1] if turned else rows)])[SITE]
+    loads = read_csv([f"\ufeff{LONG}", *(rows[::-1] if turned else rows)])[SITE]
     assert set(loads[:24].tolist()) == {51}
     assert set(loads[24:].tolist()) == {FULL}
 
 
 def test_an_empty_field_is_not_known() -> None:
-    loads = read([LONG, row(SITE, "", "all"), f"{SITE},weekday,0{',' * 22},1"])[SITE]
+    loads = read_csv([LONG, row(SITE, "", "all"), f"{SITE},weekday,0{',' * 22},1"])[SITE]
     assert (loads[0], loads[23]) == (0, FULL)
     assert set(loads[1:23].tolist()) == set(loads[24:].tolist()) == {UNKNOWN}
 
@@ -63,7 +70,7 @@ def test_an_empty_field_is_not_known() -> None:
 )
 def test_mistakes_are_told(lines: list[str], told: str) -> None:
     with pytest.raises(LoadFileError) as caught:
-        read(lines)
+        read_csv(lines)
     assert told in str(caught.value)
 
 
@@ -71,8 +78,8 @@ def test_what_is_written_is_read() -> None:
     loads = np.linspace(0, 1, 48)
     loads[5] = np.nan
     out = io.StringIO()
-    assert write(out, [(SITE, loads)]) == 1
-    found = read(out.getvalue().splitlines())[SITE]
+    assert write_csv(out, [(SITE, loads)]) == 1
+    found = read_csv(out.getvalue().splitlines())[SITE]
     assert found[5] == UNKNOWN
     known = ~np.isnan(loads)
     assert np.abs(found[known] - loads[known] * FULL).max() <= 0.7

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, select
 
 from crawler.planning import load_store
-from crawler.planning.load import BUSIEST, FULL, UNKNOWN, cell_of, lost_pace
-from crawler.planning.load_file import HEADER, SIMPLE_HEADER
+from crawler.planning.load import BUSIEST, CSV_HEADER, FULL, SIMPLE_CSV_HEADER, UNKNOWN, cell_of, lost_pace
 from crawler.planning.load_store import (
     country_of,
     forget_profile,
@@ -210,7 +209,14 @@ def test_loads_go_in_and_out(place: Place) -> None:
     """Before the first crawl, and with sites that no crawl knows."""
     given_file = place.folder / "loads.csv"
     given_file.write_text(
-        ",".join(SIMPLE_HEADER) + "\n" + "example.org" + ",0.25" * 24 + "\n" + "example.net" + "," * 24 + "\n"
+        ",".join(SIMPLE_CSV_HEADER)
+        + "\n"
+        + "example.org"
+        + ",0.25" * 24
+        + "\n"
+        + "example.net"
+        + "," * 24
+        + "\n"
     )
     said = place.run("load", "import", str(given_file)).succeeded()
     assert said.out == "loads of 2 sites imported\n"
@@ -219,7 +225,7 @@ def test_loads_go_in_and_out(place: Place) -> None:
     printed = place.run("load", "export").succeeded().out
     assert printed == out.read_text()
     header, *rows = printed.splitlines()
-    assert header == ",".join(HEADER)
+    assert header == ",".join(CSV_HEADER)
     assert [row.split(",")[:3] for row in rows] == [
         ["https://example.net", "weekday", ""],
         ["https://example.net", "weekend", ""],
@@ -236,7 +242,7 @@ def test_loads_go_in_and_out(place: Place) -> None:
 
 def test_what_cannot_be_imported_changes_nothing(place: Place) -> None:
     bad = place.folder / "bad.csv"
-    bad.write_text(",".join(SIMPLE_HEADER) + "\nexample.org" + ",2" * 24 + "\n")
+    bad.write_text(",".join(SIMPLE_CSV_HEADER) + "\nexample.org" + ",2" * 24 + "\n")
     place.run("load", "import", str(bad)).refused(
         "bad.csv: line 2, column 0: '2'", "nothing was imported", code=1
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crawler import records
 from crawler.agent.frontier import Frontier
-from crawler.content.out_links import OutLinks
+from crawler.content.html import OutLinks
 
 SITE = "https://example.org"
 PATHS = st.lists(st.sampled_from([f"/{number}" for number in range(30)]), unique=True, max_size=12)

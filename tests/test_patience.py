@@ -19,8 +19,20 @@ from crawler.agent.request_context import Errand
 from crawler.fetch import errors
 from crawler.fetch.context import KEY
 from crawler.fetch.handler import CurlDownloadHandler
-from crawler.fetch.timeouts import Limit, Limits
-from crawler.fetch.timeouts import BY_OTHERS, BY_SITE, FEW_TIMES, LEAST_TIMES, MOST_TIMES, Crowd, Least, Patience, SitePatience, taken_in
+from crawler.fetch.timeouts import (
+    BY_OTHERS,
+    BY_SITE,
+    FEW_TIMES,
+    LEAST_TIMES,
+    MOST_TIMES,
+    Crowd,
+    Least,
+    Limit,
+    Limits,
+    Patience,
+    SitePatience,
+    taken_in,
+)
 from crawler.fetch.wire import wire_of
 from tests.crawling import Place
 from tests.raw_server import (

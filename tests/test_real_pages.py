@@ -20,8 +20,7 @@ from w3lib.html import strip_html5_whitespace
 
 from crawler.content import html
 from crawler.content.charset import encoding_of
-from crawler.urls.canonical import split
-from crawler.urls.url import resolve
+from crawler.urls.url import resolve, split_page
 
 PAGES = sorted((Path(__file__).parent / "pages").glob("*.html"))
 # Beyond what any link of these pages has: the limits have tests of their own (tests/test_links.py).
@@ -34,7 +33,7 @@ HTML = "text/html"
 
 def ours(body: bytes, url: str) -> set[str]:
     """The pages that a page leads to for our agent, by three ways that must agree: anew, remembered, the long one."""
-    site = split(url)[0]
+    site = split_page(url)[0]
     html._remembered.cache_clear()
     root = html.document(body, HTML)
 
@@ -49,7 +48,7 @@ def ours(body: bytes, url: str) -> set[str]:
         other + path for other, paths in elsewhere for path in paths
     ]
     assert all("".join(resolve(one)) == one for one in every)
-    return {"".join(split(one)) for one in every}
+    return {"".join(split_page(one)) for one in every}
 
 
 def long_way(root: object, body: bytes, url: str, site: str) -> html.Links:
@@ -129,7 +128,7 @@ def can_exist(host: str) -> bool:
 
 def test_hosts_are_spelt_by_idna_2008() -> None:
     """As browsers do; w3lib has Python's codec, by which stra\u00dfe.de is another's strasse.de."""
-    assert split("http://stra\u00dfe.de/")[0] == "http://xn--strae-oqa.de"
+    assert split_page("http://stra\u00dfe.de/")[0] == "http://xn--strae-oqa.de"
 
 
 def test_a_base_counts_wherever_it_stands() -> None:

@@ -13,7 +13,7 @@ from protego import Protego
 from crawler.fetch import errors
 from crawler.robots import rules as robots_file
 from crawler.robots.policy import ADDRESS_REFUSED, EVERYTHING, UNAVAILABLE, Rules, product, rules
-from crawler.urls.canonical import split
+from crawler.urls.url import split_page
 from tests.costs import STEEP, growth, ratio
 from tests.crawling import ROOT, Place
 from tests.servers import RunningServer
@@ -343,7 +343,7 @@ def test_nothing_is_allowed_that_protego_forbids(text: str, paths: list[str]) ->
     """But where Protego is wrong: docs/robots.md has those cases."""
     theirs, ours = Protego.parse(text), read(text)
     for path in paths:
-        url = "".join(split(f"{SITE}/{path}"))
+        url = "".join(split_page(f"{SITE}/{path}"))
         assert theirs.can_fetch(url, "lowtide") or not ours.allows(url, "lowtide"), url
 
 

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler.content import html
-from crawler.urls.canonical import page_of, split
-from crawler.urls.url import UrlError, resolve
+from crawler.urls.url import UrlError, page_of, resolve, split_page
 from tests.costs import STEEP, growth
 
 LENGTH = 2083
@@ -447,7 +446,7 @@ def test_every_spelling_of_a_page_names_it(href: str) -> None:
     """The name of a page is one of its spellings, and means no other."""
     url = resolved("http://example.org/foo/bar?q=1", href)
     if url is not None:
-        site, page = split(url)
+        site, page = split_page(url)
         assert page == page_of(page)
         assert resolve(site + page) == (site, page)
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from crawler.robots.policy import rules
-from crawler.robots.windows import DAY_SECONDS, Window
+from crawler.robots.rules import DAY_SECONDS, Window
 from tests.crawling import Place
 from tests.drills import key
 from tests.servers import RunningServer, eventually

@@ -24,7 +24,7 @@ from crawler.local.joining import joined, names_tables
 from crawler.local.server import ServerError
 from crawler.local.summary import coordinators
 from crawler.options import OptionError
-from crawler.queue import connection, restarts
+from crawler.queue import connection
 from crawler.queue.results import results_key
 from crawler.reconcile import comparing
 from crawler.release import version
@@ -187,7 +187,7 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
     yield from _memory(info)
     if info.get("aof_enabled"):
         yield Finding("append-only", "good", "on")
-        yield _restart(restarts.memory_of(client, options.key_prefix))
+        yield _restart(connection.memory_of(client, options.key_prefix))
     else:
         yield Finding(
             "append-only", "bad", "off", "a restart of the server loses the queue (config set appendonly yes)"
@@ -228,14 +228,14 @@ def _appendfsync(client: Any) -> Iterator[Finding]:
         yield Finding("appendfsync", "good", found)
 
 
-def _restart(memory: restarts.Memory) -> Finding:
+def _restart(memory: connection.Memory) -> Finding:
     """What becomes of the queue when the server is started again."""
     if memory.keeps:
         return Finding("restart", "good", "keeps what scripts wrote")
-    words = f"{memory.version} {restarts.FORGETS}"
+    words = f"{memory.version} {connection.FORGETS}"
     if memory.keeps is None:
         words += ", unless the user `default` may write"
-    return Finding("restart", "bad", words, restarts.advice(memory))
+    return Finding("restart", "bad", words, connection.restart_advice(memory))
 
 
 def _queue(client: Any, options: Options, *, tables: bool) -> Iterator[Finding]:

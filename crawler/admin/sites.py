@@ -28,8 +28,7 @@ from crawler.store.database import check_version, open_database, transaction
 from crawler.store.queries import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, beliefs, pages, sites
 from crawler.store.write import forget
-from crawler.urls.canonical import split
-from crawler.urls.url import UrlError, host_of
+from crawler.urls.url import UrlError, host_of, split_page
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -372,7 +371,7 @@ async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored, naming: C
 async def known_site(queue: SiteQueue, name: str) -> SiteRecord:
     """The record of a site given as URL or host; a host alone may stand for its only site, OperationError else."""
     try:
-        site, _ = split(name if "://" in name else f"https://{name}")
+        site, _ = split_page(name if "://" in name else f"https://{name}")
     except UrlError as error:
         raise OperationError(str(error)) from None
     record = await queue.record(site)

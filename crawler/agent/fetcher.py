@@ -51,8 +51,8 @@ from crawler.fetch.errors import (
 from crawler.fetch.timeouts import Least, Patience, SitePatience
 from crawler.robots import policy
 from crawler.status.health import ASKS_FOR_REST
-from crawler.urls.canonical import page_of
 from crawler.urls.scope import differs_in_scheme, is_variant
+from crawler.urls.url import page_of
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

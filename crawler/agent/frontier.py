@@ -36,7 +36,7 @@ from crawler.content import copies
 from crawler.content.copies import Copies
 from crawler.left_out import LeftOut, Part, Reason
 from crawler.records import SET_HASHES, hash_of, set_hash
-from crawler.urls.canonical import page_of
+from crawler.urls.url import page_of
 
 VERSION = 1
 # Of zstd: a tenth smaller than 1, for about a microsecond a page more.

@@ -19,8 +19,7 @@ from crawler.agent.responses import REDIRECTS
 from crawler.fetch import proxies
 from crawler.options import OptionError, SiteOverride
 from crawler.robots import policy
-from crawler.urls.canonical import split
-from crawler.urls.url import UrlError, host_of, resolve
+from crawler.urls.url import UrlError, host_of, resolve, split_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -160,7 +159,7 @@ def _meant(key: str) -> str:
     """What a key holds for, in one spelling."""
     url = key if "://" in key else f"http://{key.removeprefix('.')}"
     try:
-        site, path = split(url)
+        site, path = split_page(url)
     except UrlError as error:
         raise OptionError(f"SITE_OVERRIDES names {key!r}: {error}; wanted a site, a host or .host") from None
     parts = parse_url(url)

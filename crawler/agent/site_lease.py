@@ -15,7 +15,7 @@ from crawler.agent.frontier import encode
 from crawler.left_out import Reason, to_text
 from crawler.queue.queue import Delivery, Ending, read_entry
 from crawler.records import Visit
-from crawler.urls.canonical import page_of
+from crawler.urls.url import page_of
 
 if TYPE_CHECKING:
     from collections import deque
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from crawler.agent.overrides import Dress
     from crawler.agent.site_watch import SiteWatch
     from crawler.agent.walls import Walls
-    from crawler.content.out_links import OutLinks
+    from crawler.content.html import OutLinks
     from crawler.content.traps import Traps
     from crawler.fetch.timeouts import SitePatience
     from crawler.queue.batches import Asking
     from crawler.queue.queue import Leased
     from crawler.robots.policy import Rules
-    from crawler.robots.windows import Window
+    from crawler.robots.rules import Window
 
 
 logger = logging.getLogger("agent")

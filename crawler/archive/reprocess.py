@@ -34,9 +34,8 @@ from crawler.archive.reader import CaptureError, Damage, Library, NotThere, capt
 from crawler.queue import connection
 from crawler.queue.queue import Leased, SiteQueue
 from crawler.robots import policy
-from crawler.urls.canonical import page_of
 from crawler.urls.scope import Scope
-from crawler.urls.url import UrlError, resolve
+from crawler.urls.url import UrlError, page_of, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -55,13 +55,13 @@ class Command(LowtideCommand):
 
     def _import(self, name: str, *, as_json: bool) -> None:
         from crawler.disk import make_folder, sync_folders
-        from crawler.planning import load_file, load_store
+        from crawler.planning import load, load_store
         from crawler.store.database import migrate, open_database
 
         with _source(name) as lines:
             try:
-                found = load_file.read(lines)
-            except (load_file.LoadFileError, UnicodeDecodeError) as error:
+                found = load.read_csv(lines)
+            except (load.LoadFileError, UnicodeDecodeError) as error:
                 raise CommandError(f"{name}: {error}; nothing was imported") from None
         if not self.options.database_url:
             sync_folders(*make_folder(self.options.var))
@@ -74,21 +74,20 @@ class Command(LowtideCommand):
             print(f"loads of {many} sites imported")
 
     def _export(self, name: str) -> None:
-        from crawler.planning import load_file, load_store
+        from crawler.planning import load, load_store
 
         table = load_store.load_table(self._tables())
         profile = table.profile()
         order = sorted(range(len(table)), key=table.names.__getitem__)
         with _target(name) as out:
-            load_file.write(out, ((table.names[row], profile[row]) for row in order))
+            load.write_csv(out, ((table.names[row], profile[row]) for row in order))
 
     def _forget(self, names: list[str], *, as_json: bool) -> None:
         from crawler.planning import load_store
-        from crawler.urls.canonical import split
-        from crawler.urls.url import UrlError
+        from crawler.urls.url import UrlError, split_page
 
         try:
-            sites = [split(name if "://" in name else f"https://{name}")[0] for name in names]
+            sites = [split_page(name if "://" in name else f"https://{name}")[0] for name in names]
         except UrlError as error:
             raise CommandError(f"{error}; nothing was forgotten") from None
         engine = self._tables()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
@@ -17,10 +18,44 @@ from typing import Any, Literal, NamedTuple
 
 from lxml import etree
 
+from crawler import records
 from crawler.content.charset import as_utf8, encoding_of
-from crawler.content.media import kind_of
-from crawler.urls.canonical import is_named_quickly, page_of
-from crawler.urls.url import UrlError, resolve
+from crawler.content.text import kind_of
+from crawler.urls.url import UrlError, is_named_quickly, page_of, resolve
+
+# ------------------------------------------------------------------------------------------------------------
+# The out-links of one site's pages as 64-bit hashes.
+#
+# Pages link to the same pages of their site again and again: a link's hash is made once and kept under the page's
+# number in the frontier, 8 bytes a known URL. A cache by URL took twice the time, for what it had to touch.
+
+
+class OutLinks:
+    """Hashes of what a site's pages link to."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+        self._known = array("Q")  # by number; 0: not made yet
+
+    def pack(self, numbers: list[int], inside: list[str], outside: Iterable[str]) -> bytes:
+        """As the record of a page has them: of paths of the site with their `numbers` (-1: none), and of other pages.
+
+        Those of the site may be as written, for their pages count; those of others are canonical URLs.
+        """
+        known = self._known
+        missing = max(numbers, default=-1) + 1 - len(known)
+        if missing > 0:
+            known.extend(array("Q", bytes(8 * missing)))
+        hashes = set(map(records.hash_of, outside))
+        for number, path in zip(numbers, inside, strict=True):
+            made = known[number] if number >= 0 else 0
+            if not made:
+                made = records.hash_of(self._site + page_of(path))
+                if number >= 0:
+                    known[number] = made
+            hashes.add(made)
+        return records.pack_hashes(hashes)
+
 
 # What keeps a page from being parsed whole.
 _Bound = Literal["", "bytes", "markup"]
@@ -405,7 +440,7 @@ class _Base:
         if href.startswith("#"):
             return None
         if "%" in href:
-            # It takes long to tell which page that is (crawler.urls.canonical).
+            # It takes long to tell which page that is (crawler.urls.url).
             self._work -= _WORK_OF_ESCAPE * href.count("%") + (
                 _WORK_OF_OTHERS if _OTHER_ESCAPE.search(href) else 0
             )

@@ -7,12 +7,22 @@ that grows with its size alone and is a fraction of what the parser took.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from lxml import etree
+
+from crawler.records import MOST_HOSTS
+from crawler.urls.url import UrlError, ascii_host, host_of
+
+if TYPE_CHECKING:
+    from crawler.content.html import Links
+
 
 _HIDDEN = ("script", "style", "template", "noscript", "noframes", "iframe")
 # By XPath, since `itertext` takes four times as long: 13 us where a page of 26 kB has 370 pieces.
@@ -71,3 +81,137 @@ def content_hash(text: str) -> str:
             text = text.replace(space, " ")
     bare = text.encode("utf-8", "surrogatepass").translate(None, _WHITE)
     return blake2b(bare, digest_size=16).hexdigest() if bare else ""
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What a page shows or links to beside text: pictures, sound, films, documents, archives, programs.
+#
+# Told by the element or by the ending of the file's name; nothing is fetched for it. A file counts once, however
+# often the page has it; so does a picture of which only a smaller one is shown and a larger one linked, as two files.
+
+
+_ENDINGS = {
+    "image": "jpg jpeg jpe jfif png gif webp avif heic svg svgz bmp ico tif tiff psd",
+    "audio": "mp3 m4a aac ogg oga opus wav flac wma mid midi ra ram aif aiff au",
+    "video": "mp4 m4v webm ogv mov avi mkv mpg mpeg mpe wmv asf asx flv swf 3gp rm rmvb m3u8",
+    "document": "pdf doc docx docm rtf odt xls xlsx xlsm csv ods ppt pptx pps ppsx odp hwp hwpx ps eps tex djvu epub "
+    "txt",
+    "archive": "zip 7z rar gz tgz bz2 tbz xz zst tar lzh alz egg cab jar iso",
+    "program": "exe msi apk ipa dmg pkg deb rpm appimage bin",
+}
+KIND_OF = {ending: kind for kind, endings in _ENDINGS.items() for ending in endings.split()}
+# Elements that show something, and where each says what; `object` and `embed` may show anything.
+_SHOWN = {"img": "image", "video": "video", "audio": "audio", "embed": "", "object": ""}
+# Elements that are looked at: a page may have a million.
+_MOST_ELEMENTS = 5_000
+
+
+def media_of(root: Any, found: Links) -> dict[str, int]:
+    """Kind -> how many different files of it the page shows or links to; kinds that it has none of are left out."""
+    files: dict[str, set[str]] = {}
+    for kind, file in (*_shown(root), *_linked(found)):
+        files.setdefault(kind, set()).add(file)
+    return {kind: len(files[kind]) for kind in _ENDINGS if kind in files}
+
+
+def kind_of(path: str) -> str | None:
+    """The kind that the ending of a file's name tells, a query left out; None: the ending is no file's."""
+    name = path.partition("?")[0]
+    return KIND_OF.get(name[name.rfind(".") + 1 :].lower())
+
+
+def shown_media(root: Any) -> Iterator[str]:
+    """The files that the page shows, as written, each as often as it does."""
+    return (file for _, file in _shown(root))
+
+
+def _linked(found: Links) -> Iterator[tuple[str, str]]:
+    for path in found.inside:
+        if kind := kind_of(path):
+            yield kind, path
+    for site, paths in found.outside.items():
+        for path in paths:
+            if kind := kind_of(path):
+                yield kind, site + path
+
+
+def _shown(root: Any) -> Iterator[tuple[str, str]]:
+    elements = root.iter(*_SHOWN) if root is not None else ()
+    for number, element in enumerate(islice(elements, _MOST_ELEMENTS)):
+        file = _file_of(element)
+        kind = _SHOWN[element.tag] or kind_of(file) or element.get("type", "").partition("/")[0].lower()
+        if kind in _ENDINGS:
+            # A film without a file is fed by a script: each is one of its own.
+            yield kind, file or f"#{number}"
+
+
+def _file_of(element: Any) -> str:
+    """The file that an element shows, as written; empty: it names none, or holds a placeholder."""
+    for name in ("src", "data", "data-src"):
+        file = element.get(name, "").strip()
+        if file and file[:5].lower() != "data:":
+            return str(file)
+    source = next(element.iterchildren("source"), None)
+    return "" if source is None else str(source.get("src", ""))
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Whom a page names beside its own site: hosts that it links to, domains of its mail addresses and of its FTP links.
+#
+# Names are as written, in lower case and punycode; which part of one somebody registered is for whoever reads the
+# tables. Each list is of distinct names in the page's order and bounded; what can be no host's name is passed over.
+
+
+# Names of a kind that are kept of a page.
+MOST_DOMAINS = MOST_HOSTS
+# Names that are looked at for these: a page may have a million.
+_MOST_LOOKED_AT = 2_000
+_ELSEWHERE = re.compile(r"[\x00-\x20]*+(?i:(mailto)|ftp):")
+_MAIL_HOST = re.compile(r"@([^@\s,;<>]++)")
+# Begins with the mark, so that a text is searched for that alone. ASCII letters only: Korean puts its particles behind
+# an address without a blank.
+_MAIL_IN_TEXT = re.compile(
+    r"@(?<=[A-Za-z0-9._%+-]@)((?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24})(?![A-Za-z0-9-])"
+)
+
+
+def outside_hosts(found: Links, site: str) -> list[str]:
+    """Hosts of the other sites that a page of `site` links to; its own host under another port is none."""
+    hosts = dict.fromkeys(map(host_of, islice(found.outside, _MOST_LOOKED_AT)))
+    hosts.pop(host_of(site), None)
+    return list(islice(hosts, MOST_DOMAINS))
+
+
+def mail_and_ftp(hrefs: Iterable[str], text: str) -> tuple[list[str], list[str]]:
+    """Domains of the mail addresses in links and then in the text, and hosts of the links to FTP servers."""
+    mail: list[str] = []
+    ftp: list[str] = []
+    for href in hrefs:
+        found = _ELSEWHERE.match(href)
+        if found is None:
+            continue
+        rest = href[found.end() :]
+        if found[1]:
+            mail += _MAIL_HOST.findall(unquote(rest.partition("?")[0]))
+        else:
+            with suppress(ValueError):
+                ftp.append(urlsplit(f"ftp:{rest}").hostname or "")
+    if "@" in text:
+        mail += _in_text(text)
+    return _names(mail), _names(ftp)
+
+
+def _in_text(text: str) -> list[str]:
+    """Hosts of mail addresses; `picture@2x.png` is a file."""
+    found = (match[1] for match in islice(_MAIL_IN_TEXT.finditer(text), _MOST_LOOKED_AT))
+    return [host for host in found if KIND_OF.get(host.rpartition(".")[2].lower()) != "image"]
+
+
+def _names(hosts: list[str]) -> list[str]:
+    names: dict[str, None] = {}
+    for host in dict.fromkeys(hosts[:_MOST_LOOKED_AT]):
+        with suppress(UrlError):
+            name = ascii_host(host)
+            if "." in name or ":" in name:
+                names[name.strip("[]")] = None
+    return list(islice(names, MOST_DOMAINS))

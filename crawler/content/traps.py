@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from crawler.urls.canonical import page_of
+from crawler.urls.url import page_of
 
 # Families of a site that are watched, the most frequent ones; texts of each that are remembered (an endless calendar
 # has a hundred or so); and traps, above which no more are looked for.

@@ -32,7 +32,7 @@ from crawler.convert import (
 from crawler.convert.errors import ConvertError
 from crawler.convert.spill import REDIRECTED, Spill
 from crawler.convert.threads import in_order
-from crawler.urls.domains import domain_finder
+from crawler.urls.url import domain_finder
 from rankers.communities import by_smallest_site, communities, read_csv
 from rankers.folder import made_whole, write_manifest
 

@@ -32,7 +32,7 @@ from crawler.coordinator.retention import Thinning, histories
 from crawler.coordinator.wal import LogKeeper
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError, Options
-from crawler.queue import restarts
+from crawler.queue import connection as restarts
 from crawler.queue.connection import connect_blocking, passes
 from crawler.queue.connection import told as told_redis
 from crawler.queue.results import Entry, ResultsStream, alive_key, heartbeat_key
@@ -131,7 +131,7 @@ class Coordinator:
         logger.info("%s: %s; %d records stored", self.name, reason, self.written)
 
     def _warn_of_restarts(self) -> None:
-        if words := restarts.warning(self._client, self._options.key_prefix):
+        if words := restarts.restart_warning(self._client, self._options.key_prefix):
             logger.warning("%s", words)
 
     def _open(self) -> Engine:

@@ -11,22 +11,19 @@ look-up, not one per page.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-from pathlib import Path
-from typing import Final
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
 import aiodns
 import pycares
 from scrapy.exceptions import CannotResolveHostError
-
-
 
 # ------------------------------------------------------------------------------------------------------------
 # The machine's hosts file, name by name as getaddrinfo reads it.

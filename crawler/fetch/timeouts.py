@@ -15,22 +15,21 @@ agent. A site of which little is known has no less than what was enough for near
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 from bisect import bisect_left
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
 from scrapy.exceptions import DownloadTimeoutError
+
 from crawler.fetch.errors import BodyTimeout, ConnectTimeout, HeadTimeout
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crawler.options import Options
     from collections.abc import Iterator
 
+    from crawler.options import Options
 
 
 # ------------------------------------------------------------------------------------------------------------

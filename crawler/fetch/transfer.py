@@ -10,10 +10,6 @@ Gives a Response, or an error of `crawler.fetch.errors`; the handle can then car
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlsplit
-from scrapy.http import Headers
-import re
 import socket
 import sys
 from dataclasses import dataclass
@@ -22,6 +18,8 @@ from ipaddress import ip_address
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
 import pycurl
 from pydispatch.dispatcher import getAllReceivers, liveReceivers  # type: ignore[import-untyped]
 from scrapy import signals
@@ -29,6 +27,7 @@ from scrapy.exceptions import UnsupportedURLSchemeError
 from scrapy.http import Headers
 from scrapy.responsetypes import responsetypes
 from scrapy.utils._download_handlers import check_stop_download, normalize_bind_address
+
 from crawler.fetch import proxies
 from crawler.fetch.context import context_of
 from crawler.fetch.decoding import Decoded, decoded
@@ -46,19 +45,18 @@ from crawler.fetch.errors import (
     error_of_libcurl,
 )
 from crawler.fetch.guard import SETTING as GUARD_SETTING
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scrapy import Request
     import asyncio
     from collections.abc import Iterable, Iterator
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.exceptions import StopDownload
     from scrapy.http import Response
+
     from crawler.fetch.guard import AddressGuard
     from crawler.fetch.timeouts import Limits
-
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crawler.content.domains import mail_and_ftp, outside_hosts
 from crawler.content.html import canonical_url, parts
-from crawler.content.media import media
-from crawler.content.text import content_hash
+from crawler.content.text import content_hash, mail_and_ftp, media_of, outside_hosts
 
 if TYPE_CHECKING:
     from crawler.agent.page import LoadedPage
@@ -37,7 +35,7 @@ class Attributes:
         record.title = _clean(_title(root), TITLE_LENGTH)
         record.description = _clean(_description(root), DESCRIPTION_LENGTH)
         record.content_hash = content_hash(page.raw_text)
-        record.media = media(root, page.links)
+        record.media = media_of(root, page.links)
         record.outside_hosts = outside_hosts(page.links, page.slot.site)
         record.mail_domains, record.ftp_domains = mail_and_ftp(page.written.hrefs, page.raw_text)
 

@@ -6,9 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from crawler.content.html import canonical_url, parts
-from crawler.content.media import shown
-from crawler.content.out_links import OutLinks
+from crawler.content.html import OutLinks, canonical_url, parts
+from crawler.content.text import shown_media
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +61,7 @@ class Links:
         new = slot.add_found(agent.scope.pages_of(slot.site, paths), page.turn.depth + 1)
         if slot.traps is None or not new:
             return
-        trap = slot.traps.look(page.turn.path, page.raw_text, paths, partial(shown, page.document))
+        trap = slot.traps.look(page.turn.path, page.raw_text, paths, partial(shown_media, page.document))
         if trap:
             logger.warning("%s: %s is a trap, left out from now on (TRAP_PAGES)", slot.site, trap)
 

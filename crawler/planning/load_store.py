@@ -20,7 +20,7 @@ from sqlalchemy import delete, func, select
 
 from crawler.planning.load import CELLS, FULL, UNKNOWN, Forecast, LoadTable, share_of_line, with_profiles
 from crawler.records import hash64
-from crawler.robots.windows import Window
+from crawler.robots.rules import Window
 from crawler.store.database import transaction
 from crawler.store.queries import by_key
 from crawler.store.rows import clean
@@ -130,7 +130,7 @@ class LoadedTable:
         )  # pause between two requests when last seen, in seconds; NaN: not told
         self.windows: list[
             str
-        ] = []  # robots.txt's Visit-time when last seen (crawler.robots.windows); empty: none
+        ] = []  # robots.txt's Visit-time when last seen (crawler.robots.rules); empty: none
         self.visits: Counter[int] = Counter()  # how many are known, by row
         self.imported = np.zeros((0, CELLS), np.uint8)  # loads that were imported; 255: not given
         self._groups: list[int] = []  # sites of one country share a day

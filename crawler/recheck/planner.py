@@ -22,7 +22,7 @@ from crawler.recheck import account as accounts
 from crawler.records import Work, hash64
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.tables import pages
-from crawler.urls.canonical import path_of
+from crawler.urls.url import path_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

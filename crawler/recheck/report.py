@@ -21,8 +21,7 @@ from crawler.recheck.revisits import Revisits
 from crawler.records import hash64
 from crawler.store.database import DatabaseError, transaction
 from crawler.store.tables import beliefs, pages, sites
-from crawler.urls.canonical import split
-from crawler.urls.url import UrlError
+from crawler.urls.url import UrlError, split_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +97,7 @@ def explained(engine: Engine, options: Options, account: Account | None, url: st
 
 def _canonical(url: str) -> str:
     try:
-        return "".join(split(url))
+        return "".join(split_page(url))
     except UrlError as error:
         raise PageUnknownError(f"{error}, so it is not among the pages") from None
 

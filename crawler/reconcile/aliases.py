@@ -25,8 +25,8 @@ from crawler.reconcile.agreement import UNFINISHED, frontier_of
 from crawler.records import GIVEN_UP, SiteEnded, encode, hash64
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
-from crawler.urls.canonical import path_of
 from crawler.urls.scope import Scope
+from crawler.urls.url import path_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -16,7 +16,7 @@ from crawler.records import SiteEnded, encode, hash64
 from crawler.store.database import transaction
 from crawler.store.queries import counts_of
 from crawler.store.tables import FINISHED, pages, sites
-from crawler.urls.canonical import page_of
+from crawler.urls.url import page_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

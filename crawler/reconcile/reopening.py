@@ -30,7 +30,7 @@ from crawler.records import hash64
 from crawler.store.database import DatabaseAway, transaction
 from crawler.store.queries import by_key
 from crawler.store.tables import pages, sites
-from crawler.urls.canonical import page_of, path_of
+from crawler.urls.url import page_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -23,8 +23,7 @@ from crawler.options import OptionError
 from crawler.store.addresses import Addresses
 from crawler.store.queries import in_stretches
 from crawler.store.tables import pages
-from crawler.urls.domains import domain_finder
-from crawler.urls.url import host_of
+from crawler.urls.url import domain_finder, host_of
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.figures import site_names
 

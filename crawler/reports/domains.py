@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from crawler.store.queries import in_stretches
 from crawler.store.tables import pages
-from crawler.urls.domains import domain_finder
+from crawler.urls.url import domain_finder
 from crawler.views.drawing import Bar, Picture, bars
 from crawler.views.figures import site_names
 from crawler.views.words import size_word

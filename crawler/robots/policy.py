@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from crawler.robots.rules import RobotsFile
-from crawler.robots.windows import Window
+from crawler.robots.rules import RobotsFile, Window
 from crawler.urls.url import host_of
 
 

@@ -34,8 +34,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple
 
 from crawler.records import Check
-from crawler.urls.canonical import split
-from crawler.urls.url import UrlError
+from crawler.urls.url import UrlError, split_page
 
 # Why a packet is refused; counts go by these.
 Fault = Literal[
@@ -302,7 +301,7 @@ def _take_further(check: Check, fields: list[str]) -> None:
 
 def _url(text: str) -> dict[str, str]:
     try:
-        site, path = split(text)
+        site, path = split_page(text)
     except UrlError as error:
         raise PacketError("named", f"url is no URL of the web: {error}") from None
     return {"site": site, "path": path}
