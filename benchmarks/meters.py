@@ -133,7 +133,7 @@ PARTS = (
     ("crawler/fetch/timeouts.py", "", GUARD),
     ("crawler/fetch/timeouts.py", "", GUARD),
     ("crawler/content/traps.py", "", GUARD),
-    ("crawler/agent/daily.py", "", GUARD),
+    ("crawler/agent/politeness.py", "", GUARD),
     ("crawler/fetch/transfer.py", "", "download"),
     ("crawler/fetch/wire.py", "", "download"),
     ("crawler/fetch/handler.py", "", "download"),

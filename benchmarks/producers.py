@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import meters  # noqa: E402
 from crawler import options, records  # noqa: E402
-from crawler.agent import stream_watch  # noqa: E402
+from crawler.agent import watch  # noqa: E402
 from crawler.coordinator.coordinator import Coordinator  # noqa: E402
 from crawler.queue.results import results_key  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402
@@ -222,7 +222,7 @@ def produce(begin: Callable[[], None], url: str, number: int, many: int) -> None
         packs = False
         for start in range(0, many, base.FLUSH_RECORDS):
             if start % LOOK_EVERY == 0:
-                packs = client.xlen(KEY) >= stream_watch.LONG
+                packs = client.xlen(KEY) >= watch.LONG
             pipe = client.pipeline(transaction=False)
             for page, links in results[start : start + base.FLUSH_RECORDS]:
                 text = records.encode(page)

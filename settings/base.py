@@ -392,7 +392,7 @@ DOWNLOAD_HANDLERS_BASE = {
     "https": "crawler.fetch.handler.CurlDownloadHandler",
 }
 # Keeps a page's request together with its slot, whatever a downloader middleware puts in its place.
-DOWNLOADER = "crawler.agent.downloader.TurnDownloader"
+DOWNLOADER = "crawler.agent.requests.TurnDownloader"
 # A page whose body is above this many bytes, on the wire or decoded, has failed (-11), and what had come is dropped.
 # Scrapy's own limit is a gigabyte.
 DOWNLOAD_MAXSIZE = 10 * 1024 * 1024
@@ -433,22 +433,22 @@ DOWNLOADER_MIDDLEWARES_BASE = {
     "scrapy.downloadermiddlewares.offsite.OffsiteMiddleware": None,
     # The agent reads robots.txt; OwnRobots asks it for a user's own requests.
     "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
-    "crawler.agent.own_robots.OwnRobots": 100,
+    "crawler.agent.requests.OwnRobots": 100,
     # A password belongs to one site, so it stands in SITE_OVERRIDES; here it could go to all.
     "scrapy.downloadermiddlewares.httpauth.HttpAuthMiddleware": None,
     # DOWNLOAD_TIMEOUT caps the download handler's own limits, once and not for each page.
     "scrapy.downloadermiddlewares.downloadtimeout.DownloadTimeoutMiddleware": None,
     # Scrapy's own, loaded where COOKIES_ENABLED asks for it.
     "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
-    "crawler.agent.cookies.Cookies": 700,
+    "crawler.agent.scrapy_parts.Cookies": 700,
     # As Scrapy's, but no page is told where a user's own request came from.
     "scrapy.downloadermiddlewares.redirect.RedirectMiddleware": None,
-    "crawler.agent.redirects.OwnRedirects": 600,
+    "crawler.agent.requests.OwnRedirects": 600,
     # The same figures, counted at an eighth of the cost.
     "scrapy.downloadermiddlewares.stats.DownloaderStats": None,
-    "crawler.agent.tally.DownloadTally": 850,
+    "crawler.agent.scrapy_parts.DownloadTally": 850,
     # Next to the download: what our own handler does by itself, as far as it can be done for another's.
-    "crawler.agent.foreign_handlers.ForeignHandlers": 1000,
+    "crawler.agent.scrapy_parts.ForeignHandlers": 1000,
 }
 # Length is checked where a link becomes a page; copied meta is told from given meta. Depth counts for a user's own
 # requests too. Referrers tell strangers where one came from.
@@ -457,14 +457,14 @@ SPIDER_MIDDLEWARES_BASE = {
     "scrapy.spidermiddlewares.urllength.UrlLengthMiddleware": None,
     "scrapy.spidermiddlewares.metacopy.MetaCopyDetectionMiddleware": None,
     # Tells links within a site from those to others.
-    "crawler.agent.own_requests.GivenBy": 950,
+    "crawler.agent.requests.GivenBy": 950,
 }
 REFERER_ENABLED = False
 # Longest URL that is fetched, wherever it comes from; 0: no limit.
 URLLENGTH_LIMIT = 2083
 # A cache for developing a spider (HTTPCACHE_ENABLED): a relative HTTPCACHE_DIR lies below VAR_DIR. An error or a plea
 # for patience is of its moment: from the cache it would make the site rest again.
-HTTPCACHE_STORAGE = "crawler.agent.http_cache.StorageBelowVar"
+HTTPCACHE_STORAGE = "crawler.agent.scrapy_parts.StorageBelowVar"
 HTTPCACHE_IGNORE_HTTP_CODES = [408, 429, *range(500, 600)]
 # Items are in their file when their page is published, and not only when a buffer is full; a crawl that goes on
 # appends to its feeds.
@@ -495,9 +495,9 @@ LOG_LEVEL = "INFO"
 LOG_FORMAT = "%(asctime)s %(levelname)-7s [agent] %(name)s: %(message)s"
 LOG_DATEFORMAT = "%H:%M:%S"
 # The line of every page is made at LOG_LEVEL DEBUG only.
-LOG_FORMATTER = "crawler.agent.page_log.PageLog"
+LOG_FORMATTER = "crawler.agent.scrapy_parts.PageLog"
 # Scrapy's own without a warning that costs more than the counting.
-STATS_CLASS = "crawler.agent.tally.LeanStats"
+STATS_CLASS = "crawler.agent.scrapy_parts.LeanStats"
 # The numbers are in the tables and in the summary; the dump is for debugging.
 STATS_DUMP = False
 # Rates of pages and items per minute in the log.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from crawler.agent.request_context import Errand
+from crawler.agent.requests import Errand
 from crawler.fetch.context import KEY
 
 if TYPE_CHECKING:

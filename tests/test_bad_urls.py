@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from crawler.agent.breaker import IN_A_ROW, Row
 from crawler.agent.frontier import MOST_BEHIND, Frontier
+from crawler.agent.politeness import IN_A_ROW, FailureRow
 from tests.crawling import Place
 from tests.small_site import RESET, Reply, SmallSite, at_first, links, text
 
@@ -40,7 +40,7 @@ def failed(place: Place, site: SmallSite) -> dict[str, tuple[int, int]]:
 
 
 def test_different_urls_in_a_row_are_the_site() -> None:
-    row = Row()
+    row = FailureRow()
     assert [row.add(f"/{number}", 1, 0, MANY) for number in range(IN_A_ROW + 1)] == [
         *[False] * (IN_A_ROW - 1),
         True,
@@ -51,7 +51,7 @@ def test_different_urls_in_a_row_are_the_site() -> None:
 
 
 def test_a_url_that_fails_again_says_nothing_new() -> None:
-    row = Row()
+    row = FailureRow()
     assert not any(row.add("/a", tries, 3 * (tries > 1), MANY) for tries in range(1, 20))
     # Nor do many that failed before a success, and fail again now that nothing else is left.
     assert not any(row.add(f"/{number}", 2, 0, MANY) for number in range(20))
@@ -60,14 +60,14 @@ def test_a_url_that_fails_again_says_nothing_new() -> None:
 
 
 def test_one_more_url_is_enough_after_a_rest() -> None:
-    assert Row().add("/a", 1, 1, MANY)
-    assert not Row().add("/a", 2, 1, MANY)
+    assert FailureRow().add("/a", 1, 1, MANY)
+    assert not FailureRow().add("/a", 2, 1, MANY)
 
 
 def test_a_site_of_which_every_url_fails_needs_no_more_of_them() -> None:
-    row = Row()
+    row = FailureRow()
     assert [row.add("/a", 1, 0, 2), row.add("/b", 1, 0, 2), row.add("/a", 2, 1, 2)] == [False, True, True]
-    assert Row().add("/", 2, 1, 1)
+    assert FailureRow().add("/", 2, 1, 1)
 
 
 def test_pages_that_failed_wait_behind_those_that_were_not_tried() -> None:

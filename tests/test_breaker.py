@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.agent import breaker
+from crawler.agent import politeness
 from tests.crawling import Place
 from tests.raw_server import Exchange
 from tests.servers import eventually
@@ -23,13 +23,13 @@ NOBODY = "http://127.0.1.9:9"
 
 
 def test_rules() -> None:
-    silent = {status for status in range(-20, 600) if breaker.is_silence(status)}
+    silent = {status for status in range(-20, 600) if politeness.is_silence(status)}
     assert silent == {-1, -2, -3, -4, -6, -7}
-    assert not silent & breaker.BAD_ANSWER
-    assert {status for status in range(-20, 600) if breaker.shuts(status)} == silent | {-5, -8, -11, -12}
-    assert [breaker.step(-2, straight) for straight in (1, 2, 3)] == ["go_on", "trip", "trip"]
-    assert [breaker.step(-4, straight) for straight in (1, 2, 3)] == ["go_on", "probe", "probe"]
-    assert [breaker.pause(times, 60.0) for times in (1, 2, 3, 99)] == [60, 120, 240, 86_400]
+    assert not silent & politeness.BAD_ANSWER
+    assert {status for status in range(-20, 600) if politeness.shuts(status)} == silent | {-5, -8, -11, -12}
+    assert [politeness.next_step(-2, straight) for straight in (1, 2, 3)] == ["go_on", "trip", "trip"]
+    assert [politeness.next_step(-4, straight) for straight in (1, 2, 3)] == ["go_on", "probe", "probe"]
+    assert [politeness.pause_after(times, 60.0) for times in (1, 2, 3, 99)] == [60, 120, 240, 86_400]
 
 
 def outcomes(place: Place) -> Counter[tuple[str, int]]:

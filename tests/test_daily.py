@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crawler.agent.daily import DailyCaps, Days, Spent
+from crawler.agent.politeness import DailyCaps, Days, Spent
 from tests.crawling import Place
 from tests.drills import key
 from tests.outages import frozen

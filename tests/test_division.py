@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.agent.slot_allocation import Division
+from crawler.agent.leasing import Division
 from crawler.options import OptionError
 from crawler.records import Work
 

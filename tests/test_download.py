@@ -38,8 +38,8 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from crawler import options
-from crawler.agent.foreign_handlers import ForeignHandlers
-from crawler.agent.request_context import Errand
+from crawler.agent.requests import Errand
+from crawler.agent.scrapy_parts import ForeignHandlers
 from crawler.fetch import errors
 from crawler.fetch.context import KEY
 from crawler.fetch.dns import Names

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from crawler.agent.fetcher import Visits
 from crawler.agent.frontier import Frontier
 from crawler.agent.overrides import PLAIN, Dress
-from crawler.agent.request_context import Errand, errand_of
+from crawler.agent.requests import Errand, errand_of
 from crawler.agent.site_lease import Slot
 from crawler.fetch.context import KEY
 from crawler.fetch.errors import HeaderLimitExceeded, MalformedAnswer, worth_another_try

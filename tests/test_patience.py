@@ -15,7 +15,7 @@ from scrapy import Request
 from scrapy.http import Response
 
 from crawler.agent.frontier import Turn
-from crawler.agent.request_context import Errand
+from crawler.agent.requests import Errand
 from crawler.fetch import errors
 from crawler.fetch.context import KEY
 from crawler.fetch.handler import CurlDownloadHandler

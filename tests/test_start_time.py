@@ -15,7 +15,7 @@ from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.test import get_crawler
 
-from crawler.agent.cookies import STOCK, Cookies
+from crawler.agent.scrapy_parts import STOCK, Cookies
 from tests.crawling import QUICK, ROOT, SCRAPY, Place, wait_for_hits
 from tests.farm import Farm
 from tests.small_site import SmallSite, links

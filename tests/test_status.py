@@ -15,10 +15,9 @@ import pytest
 from scrapy import Request
 from scrapy.core.downloader import Slot
 
-from crawler.agent.downloader import TurnDownloader
-from crawler.agent.jobs.site_check import Permit
-from crawler.agent.request_context import CHECKS
-from crawler.agent.site_watch import SiteWatch
+from crawler.agent.jobs.status import Permit
+from crawler.agent.observer import SiteWatch
+from crawler.agent.requests import CHECKS, TurnDownloader
 from crawler.queue.batches import AskedPage
 from tests.conftest import MakeDatabase
 from tests.crawling import Place, Run

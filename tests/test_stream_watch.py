@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from crawler.agent.stream_watch import StreamWatch
+from crawler.agent.watch import StreamWatch
 from crawler.queue.queue import Depth
 from tests.crawling import Place
 from tests.farm import Farm

@@ -15,8 +15,7 @@ from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.log import configure_logging
 from scrapy.utils.project import get_project_settings
 
-from crawler.agent.page_log import PageLog
-from crawler.agent.tally import DownloadTally, LeanStats
+from crawler.agent.scrapy_parts import DownloadTally, LeanStats, PageLog
 from crawler.spiders.site import SiteSpider
 from tests.crawling import Place
 from tests.farm import Farm

@@ -22,7 +22,7 @@ from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
-from crawler.agent.foreign_handlers import ForeignHandlers
+from crawler.agent.scrapy_parts import ForeignHandlers
 from crawler.fetch.errors import NotSent
 from tests.asking import asking
 from tests.crawling import QUICK, ROOT, Place, Run, check_delay, fetched, robots_read

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from crawler.agent.load import LEAST_PAGES, MOST_TIMES, Seen, SiteLoad
+from crawler.agent.observer import LEAST_PAGES, MOST_TIMES, LoadSample, SiteLoad
 from crawler.records import SiteEnded, Visit
 from tests.crawling import Place
 from tests.servers import RunningServer
@@ -19,7 +19,7 @@ from tests.told import told
 def test_the_median_of_an_hour_is_told_when_the_next_begins() -> None:
     load = SiteLoad()
     assert [load.answered(7, seconds) for seconds in (0.3, 0.1, 9.0, None)] == [None] * 4
-    assert load.answered(8, 0.2) == Seen(7, 3, 0.3, 0.0)
+    assert load.answered(8, 0.2) == LoadSample(7, 3, 0.3, 0.0)
     assert load.take() is None, "one page says nothing"
     assert load.take() is None
 
@@ -32,7 +32,7 @@ def test_too_few_pages_are_not_told_but_a_refusal_is() -> None:
     assert load.refused(8) is None
     load.answered(8, None)
     assert load.tells
-    assert load.take() == Seen(8, 0, 0.0, 0.5)
+    assert load.take() == LoadSample(8, 0, 0.0, 0.5)
 
 
 def test_an_hour_of_many_pages_takes_little_room() -> None:

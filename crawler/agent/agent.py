@@ -26,21 +26,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from crawler import engine, records
-from crawler.agent import breaker, jobs
-from crawler.agent.daily import DailyCaps, Days
+from crawler.agent import jobs, politeness
 from crawler.agent.feed_file import FEEDS_GO_ON
 from crawler.agent.jobs.status import CHECKING, Checking
-from crawler.agent.leasing import KEEP_SECONDS, Leasing
-from crawler.agent.losses import Losses
+from crawler.agent.leasing import KEEP_SECONDS, LOADING, Leasing
 from crawler.agent.offers import Offers
 from crawler.agent.page import NotKeptError
+from crawler.agent.politeness import DailyCaps, Days
 from crawler.agent.publisher import Outbox
 from crawler.agent.responses import LONGEST_REST_SECONDS
 from crawler.agent.seeding import Added, NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.site_lease import Slot
-from crawler.agent.slot_allocation import LOADING
-from crawler.agent.stream_watch import StreamWatch
+from crawler.agent.watch import Losses, StreamWatch
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
 from crawler.records import WORKS
@@ -443,7 +441,7 @@ class Agent:
     def park(self, slot: Slot, reason: str) -> None:
         """Nobody answers there, or can be asked: the site goes back, and whoever leases it next begins with a probe."""
         slot.frontier.parkings += 1
-        seconds = breaker.pause(slot.frontier.parkings, self.options.site_probe_seconds)
+        seconds = politeness.pause_after(slot.frontier.parkings, self.options.site_probe_seconds)
         seconds *= random.uniform(1.0, 1.0 + REST_SPREAD)
         logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
         self.leasing.end(slot, "later", reason, self.leasing.due_ms(seconds))

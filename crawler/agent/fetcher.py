@@ -25,12 +25,11 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from crawler import engine, records
-from crawler.agent import breaker, jobs, responses, walls
-from crawler.agent.load import SiteLoad
+from crawler.agent import jobs, politeness, responses
+from crawler.agent.observer import SiteLoad, SiteWatch
 from crawler.agent.page import LoadedPage
-from crawler.agent.request_context import PAGE_META, SLOT_META, Errand, errand_of
-from crawler.agent.site_watch import SiteWatch
-from crawler.agent.walls import Walls
+from crawler.agent.requests import PAGE_META, SLOT_META, Errand, errand_of
+from crawler.agent.responses import Walls
 from crawler.content import html, sitemaps
 from crawler.content.traps import Traps
 from crawler.fetch.context import KEY
@@ -58,10 +57,10 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from crawler.agent.agent import Agent
-    from crawler.agent.daily import SiteDay
     from crawler.agent.frontier import Turn
     from crawler.agent.jobs import Work
     from crawler.agent.page import Chain
+    from crawler.agent.politeness import SiteDay
     from crawler.agent.site_lease import Slot
     from crawler.options import Options
 
@@ -214,16 +213,16 @@ class Visits:
 
     def _note_silence(self, slot: Slot, turn: Turn, status: int, error: str) -> None:
         """A page had no answer: its site may be gone, or overloaded."""
-        if status in breaker.BAD_ANSWER:
+        if status in politeness.BAD_ANSWER:
             self._heard(slot)
-        if breaker.is_silence(status):
-            slot.silent.add(breaker.silence_of(turn.path, turn.tries, status))
-            step = breaker.step(status, len(slot.silent))
+        if politeness.is_silence(status):
+            slot.silent.add(politeness.silence_of(turn.path, turn.tries, status))
+            step = politeness.next_step(status, len(slot.silent))
             if step == "probe":
                 slot.rules = None
             elif step == "trip" and slot.live:
                 self._trip(slot, status, error)
-        if status in breaker.MAY_BE_THE_SITE and slot.live:
+        if status in politeness.MAY_BE_THE_SITE and slot.live:
             self._count_failure(slot, turn.path, turn.tries, error, sys.maxsize)
 
     # --- the site's pace ---
@@ -309,8 +308,8 @@ class Visits:
         slot.own_requests.appendleft(request)
 
     def _trip(self, slot: Slot, status: int, error: str) -> None:
-        self._watch(slot, "/robots.txt", status, {}, breaker.STRAIGHT, error)
-        what = "the site does not answer" if breaker.is_silence(status) else "robots.txt cannot be read"
+        self._watch(slot, "/robots.txt", status, {}, politeness.STRAIGHT, error)
+        what = "the site does not answer" if politeness.is_silence(status) else "robots.txt cannot be read"
         self._leave_alone(slot, status, error, f"{what}: {error}")
 
     def _leave_alone(self, slot: Slot, status: int, error: str, verdict: str) -> None:
@@ -435,7 +434,7 @@ class Visits:
         if isinstance(error, DownloadTimeoutError) and not errand.elsewhere:
             self._note_load(slot, refused=True)
         status = status_code_of(error)
-        if errand.elsewhere and status not in breaker.BAD_ANSWER:
+        if errand.elsewhere and status not in politeness.BAD_ANSWER:
             # Another's silence, or another's address that nobody may visit: the pages lie here.
             status = OTHER
         elif isinstance(error, AddressRefused):
@@ -464,7 +463,7 @@ class Visits:
     def _do_without_rules(self, slot: Slot, status: int, what: str, rest: float | None) -> None:
         """No page may be asked: the site rests, or is parked."""
         slot.rules = None
-        if breaker.shuts(status):
+        if politeness.shuts(status):
             self._trip(slot, status, what)
             return
         self._watch(slot, "/robots.txt", status, {}, slot.frontier.strikes + 1, what)
@@ -566,7 +565,7 @@ class Visits:
             self.again(slot, turn, self._retry_pause(turn))
             return
         # Silence may be a moment's; a check too would ask again.
-        if status in breaker.BAD_ANSWER or turn.tries >= self._options.status_tries:
+        if status in politeness.BAD_ANSWER or turn.tries >= self._options.status_tries:
             self._watch(slot, turn.path, status, request.meta, turn.tries, words)
         if isinstance(error, TooLarge) and not isinstance(error, HeaderLimitExceeded):
             slot.leave_out("size", (turn.path,))
@@ -659,7 +658,7 @@ class Visits:
         own = site == slot.site and slot.loads
         again = own and self._meets_wall(slot, turn, page, _errand(response).worn, in_circle=bool(circle))
         if circle and not again:
-            record.error = walls.in_words(circle, with_cookies=slot.dress.cookies > 0)
+            record.error = responses.walls_in_words(circle, with_cookies=slot.dress.cookies > 0)
         self._publish(slot, turn, record, records.pack_links([record.redirect]))
         if again:
             slot.frontier.ask_again(page)
@@ -980,7 +979,7 @@ def _say(words: str, error: Exception) -> None:
 
 
 def _page_seconds(turn: Turn, response: Response) -> float | None:
-    """How long the site took for the page; None where that would say something else as well (crawler.agent.load)."""
+    """How long the site took for the page; None where the time says something else too (crawler.agent.observer)."""
     times = response.meta.get("stage_times")
     if times is None or not times["reused"] or times["body_s"] is None:
         return None

@@ -31,7 +31,7 @@ import msgspec
 import zstandard
 
 from crawler import left_out
-from crawler.agent.walls import MOST_REDIRECTS
+from crawler.agent.responses import MOST_REDIRECTS
 from crawler.content import copies
 from crawler.content.copies import Copies
 from crawler.left_out import LeftOut, Part, Reason

@@ -2,8 +2,8 @@
 
 Finds a site's entry in SITE_OVERRIDES, and dresses its requests. Cookies are kept for as long as the site is in
 hand and are lost when it goes back. Where no entry says that they are sent, those that redirects set are merely held,
-until it shows that the site lets nobody in without them (crawler.agent.walls). OptionError at start for an entry that
-can hold for no site.
+until it shows that the site lets nobody in without them (crawler.agent.responses). OptionError at start for an entry
+that can hold for no site.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ from crawler import options as our_options
 from crawler.agent import feed_file
 from crawler.agent.agent import Agent
 from crawler.agent.fetcher import Visits
-from crawler.agent.own_requests import OwnRequests, beyond_link, carried, giver_of
 from crawler.agent.page import Chain
-from crawler.agent.request_context import errand_of
+from crawler.agent.requests import OwnRequests, beyond_link, carried, errand_of, giver_of
 from crawler.fetch.wire import leave, wire_of
 from crawler.urls.seeds import Seed
 from crawler.urls.url import UrlError, resolve
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
-    from crawler.agent.request_context import Errand
+    from crawler.agent.requests import Errand
     from crawler.agent.site_lease import Slot
 
 logger = logging.getLogger("agent")

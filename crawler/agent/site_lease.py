@@ -10,8 +10,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crawler.agent.breaker import Row
 from crawler.agent.frontier import encode
+from crawler.agent.politeness import FailureRow
 from crawler.left_out import Reason, to_text
 from crawler.queue.queue import Delivery, Ending, read_entry
 from crawler.records import Visit
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
-    from crawler.agent.daily import SiteDay
     from crawler.agent.frontier import Frontier, Snapshot, Turn
-    from crawler.agent.load import Seen, SiteLoad
+    from crawler.agent.observer import LoadSample, SiteLoad, SiteWatch
     from crawler.agent.overrides import Dress
-    from crawler.agent.site_watch import SiteWatch
-    from crawler.agent.walls import Walls
+    from crawler.agent.politeness import SiteDay
+    from crawler.agent.responses import Walls
     from crawler.content.html import OutLinks
     from crawler.content.traps import Traps
     from crawler.fetch.timeouts import SitePatience
@@ -124,7 +123,9 @@ class Slot:
     # Links of its own that another work than loading found, with their depth, to be offered to loading.
     offers: dict[str, int] = field(default_factory=dict)
     sends_back: bool = False  # pages of the records not yet packed are to be loaded again
-    row: Row = field(default_factory=Row)  # URLs that failed since the last success, in this lease
+    row: FailureRow = field(
+        default_factory=FailureRow
+    )  # URLs that failed since the last success, in this lease
     silent: set[tuple[str, int]] = field(default_factory=set)  # that gave no answer since the last one
     on_trial: bool = False  # a trial is under way, or next
     given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
@@ -247,7 +248,7 @@ class Slot:
             if first:
                 logger.info("%s may be %s under a second name: their pages are compared", self.site, first)
 
-    def visit(self, seen: Seen) -> Visit:
+    def visit(self, seen: LoadSample) -> Visit:
         """The record of what it saw of the site's load in an hour."""
         return Visit(
             site=self.site,

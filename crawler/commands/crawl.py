@@ -194,7 +194,7 @@ class Command(stock.Command):
             raise UsageError(str(error), print_help=False) from None
 
     def _check_slots(self) -> None:
-        from crawler.agent.slot_allocation import Division
+        from crawler.agent.leasing import Division
 
         given = self.options
         # Checks of status have slots of their own.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from scrapy import signals
 
 from crawler import options as our_options
+from crawler.agent.offers import Remembered
 from crawler.agent.page import media_type
-from crawler.agent.remembered import Remembered
 from crawler.archive import warc, writer
 from crawler.archive.reader import LARGEST_MEMBER
 from crawler.fetch.wire import ENCODINGS

@@ -3,7 +3,7 @@
 Every site comes into queue and results stream in one call. So the tables have no site that the queue does not know,
 unless the queue lost it: its server was replaced, emptied, or forgot at a restart. Each coordinator counts such sites
 in a thread of its own: when it starts, when the queue has shrunk, and again as long as any are lost. The answer is a
-hash in Redis (`tables_key`). Agents never open the database; they read it before they end (crawler/agent/losses.py).
+hash in Redis (`tables_key`). Agents never open the database; they read it before they end (crawler/agent/watch.py).
 
 Not counted are sites that `scrapy site forget` took out of the queue, which stay in the tables until the order has
 passed the stream; sites that another crawl's queue on the same server knows, for crawls may share tables; and sites

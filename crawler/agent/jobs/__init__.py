@@ -55,7 +55,7 @@ class Work(Protocol):
         """robots.txt could not be had, so no page may be asked, or nobody answers there any more: ends every turn.
 
         The site's rest has begun already, but where the site gave no answer, or no whole one
-        (crawler.agent.breaker.shuts), or no request can be made: there is none then.
+        (crawler.agent.politeness.shuts), or no request can be made: there is none then.
         """
 
     def next_due(self, slot: Slot) -> float:
@@ -65,7 +65,7 @@ class Work(Protocol):
 # A new work is one file and one line; its spider is a file in crawler/spiders.
 CLASSES: dict[Name, str] = {
     "recheck": "crawler.agent.jobs.recheck.Recheck",
-    "revive": "crawler.agent.jobs.revive.Revive",
+    "revive": "crawler.agent.jobs.recheck.Revive",
 }
 
 
