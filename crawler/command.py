@@ -263,7 +263,7 @@ class LowtideCommand(ScrapyCommand):
     def tables(self) -> Engine:
         """The tables of this crawl; CommandError where there are none yet, OptionError where they were not named."""
         from crawler.admin import sites
-        from crawler.local.joining import require_tables
+        from crawler.local.local import require_tables
         from crawler.store.database import told
 
         assert self.settings is not None

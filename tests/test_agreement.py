@@ -21,10 +21,11 @@ from crawler.admin import sites as operating
 from crawler.admin.repair import Repair, Repaired
 from crawler.agent.frontier import Frontier
 from crawler.queue.queue import Leased, Newcomer, Restored
-from crawler.reconcile import agreement, page_counts
+from crawler.reconcile import agreement
+from crawler.reconcile import agreement
 from crawler.reconcile.agreement import UNKNOWN, Account
 from crawler.reconcile.comparing import Comparison, count_lost
-from crawler.reconcile.owing import Owed
+from crawler.reconcile.agreement import Owed
 from crawler.records import (
     SET_HASHES,
     Page,
@@ -185,10 +186,10 @@ def test_the_hash_of_rows_is_that_of_their_urls(world: World) -> None:
             page = Page(site=A, path=f"/{number}", fetched_at=1, outcome="stored", status=200)
             store(db, [Stored("1-0", page)])
             db.execute(update(pages).where(pages.c.url_hash == hash64(page.url)).values(url_hash=one))
-    for tables in (page_counts.count(world.engine), page_counts.count(world.engine, by_place=True)):
+    for tables in (agreement.count_pages(world.engine), agreement.count_pages(world.engine, by_place=True)):
         assert tables.of(A).hash == set_hash(hashes)
         assert tables.of(A).places.total() == len(hashes)
-    assert len(page_counts.count(world.engine, site=B).counted) == 0
+    assert len(agreement.count_pages(world.engine, site=B).counted) == 0
 
 
 @every_kind

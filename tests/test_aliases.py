@@ -20,7 +20,7 @@ from crawler.admin import sites as operating
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
 from crawler.queue.queue import Offer, Restored, SiteQueue, root_marks
-from crawler.reconcile import decision_lock
+from crawler.reconcile import reopening as decision_lock
 from crawler.reconcile.aliases import Loaded, compared
 from crawler.reconcile.reopening import Reopening
 from crawler.records import Page, SiteEnded, SiteFound, decode, hash64

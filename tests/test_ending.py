@@ -1,4 +1,4 @@
-"""crawler.local.signals in a process of its own: what a signal does while the loop works, and while it closes."""
+"""crawler.local.supervisor in a process of its own: what a signal does while the loop works, and while it closes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from crawler.local.signals import SIGNALS
+from crawler.local.supervisor import SIGNALS
 from tests import warm
 from tests.crawling import ROOT
 
 PROCESS = """
 import asyncio, os, sys
-from crawler.local.signals import told_to_end
+from crawler.local.supervisor import told_to_end
 
 number = int(sys.argv[1])
 

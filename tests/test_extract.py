@@ -17,7 +17,7 @@ from sqlalchemy import Engine, select
 
 from crawler.archive import writer as archive
 from crawler.records import Page, pack_links
-from crawler.store.archived import archived_pages, count
+from crawler.store.queries import archived_pages, count_archived
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import fetches, pages, sites
 from crawler.store.write import Stored, forget, store
@@ -506,6 +506,6 @@ def test_rows_are_read_in_short_ranges(tables: Engine, monkeypatch: pytest.Monke
     other.record.path = "/other"
     with transaction(tables) as connection:
         store(connection, [*made[:4], other, *made[4:]])
-    assert count(tables) == 7
-    monkeypatch.setattr("crawler.store.archived.RANGE", 3)
+    assert count_archived(tables) == 7
+    monkeypatch.setattr("crawler.store.queries.ARCHIVED_RANGE", 3)
     assert sorted(page.offset for page in archived_pages(tables)) == list(range(1, 8))

@@ -13,7 +13,7 @@ import pytest
 import redis
 from scrapy.settings import Settings
 
-from crawler.coordinator import due_times
+from crawler.coordinator import coordinator as due_times
 from crawler.options import Options
 from crawler.queue import connection
 from crawler.queue.results import GROUP, ResultsStream

@@ -1,6 +1,6 @@
 """`scrapy listen` as a process, over real sockets, servers and databases: what it takes, refuses, waits for and keeps.
 
-Senders are sockets of the test, or crawler.status.packet_client. What a test calls acknowledged was answered with OK.
+Senders are sockets of the test, or crawler.status.packets. What a test calls acknowledged was answered with OK.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from crawler.queue import connection
 from crawler.queue.results import results_key
 from crawler.records import Check, RecordError, decode
 from crawler.status import listener as listening
-from crawler.status.packet_client import Client, packets_of
+from crawler.status.packets import Client, packets_of
 from crawler.status.packets import join
-from crawler.status.spool import CALL_ENTRIES, Spool
+from crawler.status.listener import CALL_ENTRIES, Spool
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import checks
 from crawler.store.write import Counts, Stored, store
@@ -806,7 +806,7 @@ def test_the_clients_command(
         "".join(f"1 {code} 200 20200101120000\n" for code in range(450)) + "1 x 200 20200101120000\n"
     )
     flags = [*["--several"] * several, *["--acknowledged"] * acknowledged]
-    command = [sys.executable, "-m", "crawler.status.packet_client", str(lines), "--run", "m", *flags]
+    command = [sys.executable, "-m", "crawler.status.packets", str(lines), "--run", "m", *flags]
     ended = warm.run(
         [*command, "--port", str(ear.port)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
@@ -824,7 +824,7 @@ def test_the_clients_command(
 
 
 def test_a_client_that_reaches_nobody(place: Place) -> None:
-    command = [sys.executable, "-m", "crawler.status.packet_client", "-", "--port", "1", "--seconds", "0.2"]
+    command = [sys.executable, "-m", "crawler.status.packets", "-", "--port", "1", "--seconds", "0.2"]
     ended = warm.run(
         command,
         cwd=ROOT,

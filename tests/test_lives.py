@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from crawler.agent.frontier import Frontier
-from crawler.coordinator import due_times
+from crawler.coordinator import coordinator
 from crawler.recheck.planner import PAGES_AT_A_TIME, read_asking
 from crawler.reconcile.reopening import checkpoint_from_tables
 from crawler.records import Answer, Asked, Health, Page, PageState, Record, SiteEnded, pack_lastmods
@@ -236,21 +236,21 @@ def test_what_falls_due_is_told_of_what_was_stored() -> None:
         loaded(1_000, "/d", status=-10),
         SiteEnded(site="https://b.example", ended_at=1, finished=True, published=1, known=1),
     ]
-    due = due_times.due_of(records, DELAYS, 50.0)
+    due = coordinator.due_of(records, DELAYS, 50.0)
     assert due == ({SITE: 10_500}, {SITE: 50_700}, {}, {})
-    assert due_times.due_of(records, DELAYS, 0.0).recheck == {}
-    again = due_times.due_of(
+    assert coordinator.due_of(records, DELAYS, 0.0).recheck == {}
+    again = coordinator.due_of(
         [asked(1_000, "visited", "changed"), asked(1_000, "visited", "unchanged", "/b")], DELAYS, 50
     )
     assert not any(again), "the delivery itself notes that pages are to be loaded again"
     said = loaded(2_000, "/map.xml", lastmods=pack_lastmods([(1, 1)]))
-    assert due_times.due_of([said], DELAYS, 50.0) == ({}, {SITE: 52_000}, {SITE: 2_000}, {})
-    assert not any(due_times.due_of([asked(1_000, "dead", "answers")], DELAYS, 0.0))
+    assert coordinator.due_of([said], DELAYS, 50.0) == ({}, {SITE: 52_000}, {SITE: 2_000}, {})
+    assert not any(coordinator.due_of([asked(1_000, "dead", "answers")], DELAYS, 0.0))
     looks = [
         Health(site=SITE, checked_at=at, health="normal", status=200, seen_by=by)
         for at, by in ((3_000, "traffic"), (2_000, "traffic"), (4_000, "check"))
     ]
-    assert due_times.due_of(looks, DELAYS, 0.0).seen == {SITE: 3_000}
+    assert coordinator.due_of(looks, DELAYS, 0.0).seen == {SITE: 3_000}
 
 
 def test_what_loading_saw_puts_off_a_check_that_has_a_time(valkey: RunningServer) -> None:
@@ -261,7 +261,7 @@ def test_what_loading_saw_puts_off_a_check_that_has_a_time(valkey: RunningServer
     looks = [
         Health(site=site, checked_at=7_000, health="normal", status=200, seen_by="traffic") for site in sites
     ]
-    due_times.tell(valkey.client, given.key_prefix, given, looks)
+    coordinator.tell_due(valkey.client, given.key_prefix, given, looks)
     assert valkey.client.zrange(key, 0, -1, withscores=True) == [
         (b"https://a.example", 17_000.0),
         (b"https://b.example", 90_000.0),

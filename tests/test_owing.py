@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from crawler.reconcile.owing import Owed, read, what_is_missing
+from crawler.reconcile.agreement import Owed, read_owed, what_is_missing
 from crawler.records import SET_HASHES, hash64, set_hash
 from tests.crawling import Place
 from tests.servers import RunningServer, eventually
@@ -73,12 +73,12 @@ def test_where_only_a_number_is_known_that_counts() -> None:
 
 @pytest.mark.parametrize("owed", [Owed(1, 2, 3, 4, 5), Owed(1, 2, None), Owed(1, 2, 2**64 - 1)])
 def test_it_is_read_as_it_was_written(owed: Owed) -> None:
-    assert read(owed.text) == owed
+    assert read_owed(owed.text) == owed
 
 
 @pytest.mark.parametrize("words", ["", "1", "1 2 3 4", "a b c d e", "- 1 2 3 4", "1 - 2 3 4"])
 def test_what_is_nothing_of_this_is_left(words: str) -> None:
-    assert read(words) is None
+    assert read_owed(words) is None
 
 
 def test_a_second_loss_adds_to_the_first() -> None:

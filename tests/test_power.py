@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, make_url, text
 from crawler import options
 from crawler.archive import writer as archive
 from crawler.archive.reader import Library
-from crawler.local.joining import joined
+from crawler.local.local import joined
 from crawler.local.server import FILES, Server
 from crawler.store import durability
 from crawler.store.database import open_database, transaction

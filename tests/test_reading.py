@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, func, select
 
-from crawler.coordinator import wal
-from crawler.coordinator.wal import LogKeeper
+from crawler.coordinator import retention
+from crawler.coordinator.retention import LogKeeper
 from crawler.records import Page, SiteFound, hash64, pack_links
 from crawler.store import queries
 from crawler.store.database import migrate, open_database, transaction
@@ -199,7 +199,7 @@ def longest_log(engine: Engine, read: Callable[[], object]) -> tuple[int, float]
 def test_a_report_beside_a_writer_leaves_the_log_short(
     slow_reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(retention, "AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(queries, "STRETCH_ROWS", PAGES // STRETCHES)
     short, seconds = longest_log(slow_reader, lambda: summary(slow_reader))
     monkeypatch.setattr(queries, "STRETCH_ROWS", 10 * PAGES)

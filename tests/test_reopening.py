@@ -17,9 +17,9 @@ from sqlalchemy import Engine, event, select
 
 from crawler.left_out import LeftOut
 from crawler.queue.queue import LockLostError, Newcomer, Offer, Restored
-from crawler.reconcile import decision_lock
-from crawler.reconcile.decision_lock import DecisionLock
-from crawler.reconcile.full_sites import Refused, refuse
+from crawler.reconcile import reopening
+from crawler.reconcile.reopening import DecisionLock
+from crawler.reconcile.reopening import RefusedPages, refuse_full
 from crawler.reconcile.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
 from crawler.records import Page, SiteEnded, hash64, set_hash
 from crawler.store import tables
@@ -145,7 +145,7 @@ def test_the_lock_is_kept_as_long_as_the_tables_are_asked(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site of a million pages is read for longer than the lock holds by itself."""
-    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(reopening, "LOCK_SECONDS", 1.0)
     opener.finish(A)
     queue = opener.queue
     lock = queue.wait(DecisionLock.acquire(queue.queue, "c"))
@@ -160,7 +160,7 @@ def test_many_paths_are_decided_however_long_that_takes(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that takes longer for all paths of a look than the lock holds by itself."""
-    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(reopening, "LOCK_SECONDS", 1.0)
 
     @event.listens_for(opener.engine, "before_cursor_execute")
     def wait(*_about: object) -> None:
@@ -230,15 +230,15 @@ def test_what_revive_finds_is_loaded_by_the_next_crawl(place: Place) -> None:
 def test_each_url_that_a_full_site_is_offered_counts_once(kind: str, filled: OpenTables) -> None:
     engine, options = filled(kind), queue_options(max_pages_per_site=2)
 
-    def refused(*paths: str) -> Refused:
-        found = refuse(engine, options, A, paths)
+    def refused(*paths: str) -> RefusedPages:
+        found = refuse_full(engine, options, A, paths)
         assert found is not None
         if found.record:
             put_records(engine, msgspec.json.decode(found.record, type=SiteEnded))
         return found
 
     put(engine, A, "/", "/1")
-    assert refuse(engine, options, A, ["/x"]) is None, "it is not finished"
+    assert refuse_full(engine, options, A, ["/x"]) is None, "it is not finished"
     left = LeftOut()
     left.add("depth", ["/deep"])
     ended = SiteEnded(site=A, ended_at=7, finished=True, published=2, known=2, reason="given up: x")
@@ -246,15 +246,15 @@ def test_each_url_that_a_full_site_is_offered_counts_once(kind: str, filled: Ope
         engine,
         msgspec.structs.replace(ended, left_out={"depth": 1, "copy": 3}, left_out_hashes=left.packed({})),
     )
-    assert refused() == Refused("copy3,depth1", b"")
+    assert refused() == RefusedPages("copy3,depth1", b"")
     assert refused("/x", "/x?", "/deep").left_out == "copy3,depth1,pages1"
-    assert refused("/x") == Refused("copy3,depth1,pages1", b"")
+    assert refused("/x") == RefusedPages("copy3,depth1,pages1", b"")
     assert refused("/y").left_out == "copy3,depth1,pages2"
     with transaction(engine) as connection:
         row = connection.execute(select(tables.sites)).one()
     words = "left out: 3 links of copies, 2 pages by MAX_PAGES_PER_SITE, 1 pages by MAX_DEPTH"
     assert (row.reason, row.left_out, row.ended_at) == (f"given up: x; {words}", 6, 7)
-    assert refuse(engine, queue_options(max_pages_per_site=3), A, ["/z"]) is None, "it may have one more"
+    assert refuse_full(engine, queue_options(max_pages_per_site=3), A, ["/z"]) is None, "it may have one more"
 
 
 def put_records(engine: Engine, *records: SiteEnded) -> None:

@@ -37,7 +37,8 @@ from crawler.records import (
     hash64,
     pack_links,
 )
-from crawler.store import bulk_mariadb, bulk_postgres, database, write
+from crawler.store import database, write
+from crawler.store import upsert as bulk_mariadb, upsert as bulk_postgres
 from crawler.store import rows as row_of
 from crawler.store import upsert as upserts
 from crawler.store.database import (

@@ -20,7 +20,7 @@ import scrapy
 
 from crawler.admin import sites
 from crawler.disk import make_folder, sync_folders
-from crawler.local.joining import joined, names_tables
+from crawler.local.local import joined, names_tables
 from crawler.local.server import ServerError
 from crawler.local.summary import coordinators
 from crawler.options import OptionError

@@ -20,9 +20,9 @@ from crawler.left_out import from_text, in_words, to_text
 from crawler.queue import connection
 from crawler.queue.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
 from crawler.recheck.planner import PACKED, due_pages
-from crawler.reconcile import page_counts
+from crawler.reconcile import agreement
 from crawler.reconcile.naming import Again, naming_pages, opened
-from crawler.reconcile.owing import Owed
+from crawler.reconcile.agreement import Owed
 from crawler.reconcile.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.queries import by_key, counts_of
@@ -160,7 +160,7 @@ async def rebuild(
     """
     counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0, held=0)
     now_ms = int(await queue.server_seconds() * 1000)
-    tables = page_counts.count(engine)
+    tables = agreement.count_pages(engine)
     named = naming_pages(engine, dict.fromkeys(await _to_look_for(queue, engine, only), now_ms))
     aliases: list[Restored] = []
     for batch in _stored_sites(engine, tables, only, now_ms):
@@ -260,7 +260,7 @@ def _count(counts: Rebuilt, restored: list[Restored]) -> None:
 
 
 def _stored_sites(
-    engine: Engine, tables: page_counts.Tables, only: Collection[str] | None, now_ms: int
+    engine: Engine, tables: agreement.Tables, only: Collection[str] | None, now_ms: int
 ) -> Iterator[list[tuple[Restored, Any]]]:
     """The tables' sites in batches, each with its row."""
     for rows in by_key(engine, select(sites), sites.c.site_id, BATCH):
@@ -280,7 +280,7 @@ def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, 
 
 
 def _restored(
-    row: Row[Any], walked: page_counts.FoundPages, there: page_counts.SiteRows, now_ms: int
+    row: Row[Any], walked: agreement.FoundPages, there: agreement.SiteRows, now_ms: int
 ) -> Restored:
     """A site as its row tells, with the pages of its last walk; blocked beats alias beats finished."""
     held = walked.places.total()
@@ -307,7 +307,7 @@ def _restored(
     )
 
 
-def _owed(row: Row[Any], there: page_counts.SiteRows, now_ms: int) -> str:
+def _owed(row: Row[Any], there: agreement.SiteRows, now_ms: int) -> str:
     """What must be found again of a site that is walked anew: as many pages as were published, or known."""
     rows = max(row.published, row.known - row.over_budget)
     missing = rows - there.places.total()

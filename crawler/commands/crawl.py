@@ -256,7 +256,7 @@ class Command(stock.Command):
 
     def _nothing(self, started_ms: int) -> str:
         """What to say where the crawl went to its end and the tables hold no page; empty: they do, or who knows."""
-        from crawler.local.joining import names_tables
+        from crawler.local.local import names_tables
         from crawler.queue import connection
 
         assert self.settings is not None
@@ -505,7 +505,7 @@ class Command(stock.Command):
 
     def _compare(self) -> tuple[int, str]:
         """On which sites queue and tables differ: the exit code, 1 where there are any, and what to say."""
-        from crawler.local.joining import names_tables
+        from crawler.local.local import names_tables
 
         assert self.settings is not None
         if not names_tables(self.settings, self.options):
@@ -527,7 +527,7 @@ class Command(stock.Command):
         from crawler.queue import connection
 
         assert self.settings is not None
-        from crawler.local.joining import names_tables
+        from crawler.local.local import names_tables
 
         left = self._left() if connection.is_named(self.settings) else None
         if left and left.records and not left.coordinators:

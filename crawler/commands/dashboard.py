@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from crawler.command import CommandError, LowtideCommand
-from crawler.local.signals import told_to_end
+from crawler.local.supervisor import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +37,7 @@ class Command(LowtideCommand):
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
-        from crawler.local.joining import joined
+        from crawler.local.local import joined
         from crawler.views.dashboard import check_address
 
         check_address(self.options)

@@ -167,14 +167,14 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
 
     def _check(self, args: list[str], opts: argparse.Namespace) -> int:
         from crawler.archive import reader
-        from crawler.store import archived
+        from crawler.store import queries
 
         if len(args) > 1 or (args and not Path(args[0]).is_dir()):
             raise UsageError("--check takes one folder; wanted that with all files", print_help=False)
         engine = self.tables()
         folder = Path(args[0]) if args else self.options.archive_folder
-        rows = (reader.Kept(*page) for page in archived.archived_pages(engine))
-        verdicts = _with_progress(reader.check(rows, folder), lambda: archived.count(engine))
+        rows = (reader.Kept(*page) for page in queries.archived_pages(engine))
+        verdicts = _with_progress(reader.check(rows, folder), lambda: queries.count_archived(engine))
         return _account(verdicts, opts)
 
 

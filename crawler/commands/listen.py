@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler.command import LowtideCommand, print_json, quieten
-from crawler.local.signals import told_to_end
+from crawler.local.supervisor import told_to_end
 from crawler.options import OptionError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-    from crawler.local.command_server import Beside
+    from crawler.local.local import Beside
 
 
 class Command(LowtideCommand):
@@ -66,7 +66,7 @@ class Command(LowtideCommand):
         return self._local(as_given, opts)
 
     def _local(self, as_given: BaseSettings, opts: argparse.Namespace) -> int:
-        from crawler.local.command_server import Beside
+        from crawler.local.local import Beside
         from crawler.local.local import UNUSABLE
         from crawler.local.server import OtherCrawl
 

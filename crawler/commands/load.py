@@ -38,7 +38,7 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="import, forget: print the figures as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:
-        from crawler.local.joining import require_tables
+        from crawler.local.local import require_tables
 
         word, names = (args[0], args[1:]) if args else ("", [])
         counts = {"import": range(1, 2), "export": range(2), "forget": range(1, sys.maxsize)}

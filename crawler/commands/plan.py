@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from crawler.command import CommandError, LowtideCommand, quieten
-from crawler.local.signals import told_to_end
+from crawler.local.supervisor import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,7 @@ class Command(LowtideCommand):
         from redis.exceptions import RedisError
         from scrapy.utils.log import configure_logging
 
-        from crawler.local.joining import joined, require_tables
+        from crawler.local.local import joined, require_tables
         from crawler.queue import connection
 
         assert self.settings is not None

@@ -59,7 +59,7 @@ class Command(LowtideCommand):
             super().check_words(args)
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
-        from crawler.local.joining import joined, require_tables
+        from crawler.local.local import joined, require_tables
 
         word = args[0] if args else "show"
         doings = {

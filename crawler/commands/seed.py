@@ -43,7 +43,7 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:
-        from crawler.local.joining import joined
+        from crawler.local.local import joined
 
         if not args and not opts.take_over:
             raise WrongCallError("no seeds: wanted files or URLs, as in `scrapy seed https://example.org`")

@@ -56,7 +56,7 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print what is shown or done as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:
-        from crawler.local.joining import joined, names_tables
+        from crawler.local.local import joined, names_tables
 
         word, names = (args[0], args[1:]) if args else ("list", [])
         self._check(word, names, opts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler.command import CommandError, LowtideCommand, print_json
-from crawler.local.signals import told_to_end
+from crawler.local.supervisor import told_to_end
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,7 @@ class Command(LowtideCommand):
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
-        from crawler.local.joining import joined
+        from crawler.local.local import joined
 
         if opts.every <= 0:
             raise UsageError(f"--every is {opts.every}; wanted seconds above 0", print_help=False)

@@ -8,6 +8,18 @@ dies, agents and coordinator start it again. Nobody waits for ever: where nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from redis.exceptions import RedisError
+from crawler.local.server import Server
+from crawler.options import OptionError
+from crawler.queue import connection
+import asyncio
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from crawler.local.server import Server
 import asyncio
 import itertools
 import json
@@ -19,25 +31,136 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
-
 import msgspec
 from redis.exceptions import RedisError
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.project import inside_project
-
 from crawler import engine
 from crawler import options as our_options
 from crawler.local.server import OtherCrawl, Server, ServerError, is_gone
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
 from crawler.queue.results import Mark, heartbeat_key, results_key
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings
+    from crawler.options import Options
+    from scrapy.settings import BaseSettings
+    from crawler.options import Options
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
-
     from crawler.options import Options
+
+
+
+# ------------------------------------------------------------------------------------------------------------
+# For commands that look in on a crawl: the server they mean, started and left again where it is the bundled one.
+
+
+@contextmanager
+def joined(settings: BaseSettings, options: Options, *, changes: bool = False) -> Iterator[str]:
+    """The server's address, set as REDIS_URL meanwhile; ServerError where the bundled one cannot be started.
+
+    OptionError where none is named and the settings keep the bundled one out. What Redis raises inside becomes a
+    ServerAwayError in words. `changes`: at the end of the block what was changed is on the bundled server's disk; a
+    server with a name has its own rule for that (`appendfsync`).
+    """
+    connection.require(settings)
+    if connection.is_named(settings):
+        with _in_words(settings):
+            yield connection.told(settings)
+        return
+    server = Server(options.var)
+    with server.join("visitor") as membership:
+        settings.set("REDIS_URL", membership.url, priority="cmdline")
+        try:
+            with _in_words(settings):
+                yield membership.url
+            if changes:
+                server.sync()
+        finally:
+            settings.set("REDIS_URL", "", priority="cmdline")
+
+
+def names_tables(settings: BaseSettings, options: Options) -> bool:
+    """Whether it is certain where this crawl's tables are; not inside of `joined`.
+
+    They are in VAR_DIR only where the server is; what lies there on a machine of a cluster is another crawl's.
+    """
+    local = connection.may_serve_itself(settings) and not connection.is_named(settings)
+    return local or bool(options.database_url)
+
+
+def require_tables(settings: BaseSettings, options: Options) -> None:
+    """OptionError where this crawl's tables are asked for and nobody said where they are."""
+    if not names_tables(settings, options):
+        raise OptionError(
+            "DATABASE_URL is empty; wanted the database of this crawl's coordinators "
+            f"(one that runs here without a name for it writes to {options.database})"
+        )
+
+
+@contextmanager
+def _in_words(settings: BaseSettings) -> Iterator[None]:
+    try:
+        yield
+    except RedisError as error:
+        raise connection.ServerAwayError(connection.explained(settings, error)) from None
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What a process without an event loop of Scrapy's does on one machine: use the bundled server, see to a coordinator.
+#
+# The same share that crawler.local.local gives an agent: a membership in the server, a coordinator started where none
+# runs, the server started again where it died. At the end whoever leaves last makes sure that a coordinator is there
+# to store what waits, and does not wait for it. ServerError where the server cannot be had.
+
+
+class Beside:
+    """One process's share in the machine's own server, from its making to the end of `with`.
+
+    `trouble` says why it ended the work by itself; empty: it did not.
+    """
+
+    def __init__(self, settings: BaseSettings, options: Options) -> None:
+        self.trouble = ""
+        self._server = Server(options.var)
+        self._membership = self._server.join("agent", options.key_prefix)
+        self._keeper = ServerKeeper(self._server)
+        self._coordinator = CoordinatorProcess(settings, options, self._server)
+        self._coordinator.ensure()
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        return self._membership.url
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Looks after server and coordinator; sets `stop` where one of them cannot be had."""
+        while not self.trouble:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not await asyncio.to_thread(self._keeper.look):
+                self.trouble = f"the bundled server cannot be started again: {self._keeper.trouble}"
+            self._coordinator.ensure()
+            if self._coordinator.hopeless:
+                self.trouble = (
+                    "no coordinator can run, so nothing would be stored; what came is kept in the stream"
+                )
+        stop.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while not self._server.coordinator_alive() and not self._coordinator.hopeless:
+            self._coordinator.ensure()
+            time.sleep(POLL_SECONDS)
+        self._membership.leave()
+
 
 logger = logging.getLogger("local")
 

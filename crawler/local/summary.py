@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crawler.local.joining import joined
+from crawler.local.local import joined
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
 from crawler.queue.results import heartbeat_key

@@ -32,7 +32,7 @@
 -- at, by the time at which that came up. An alias keeps its checkpoint and is given what is offered to it: it may be
 -- opened again.
 --
--- `owed` has the sites of which the tables lost pages: what they must hold again (crawler.reconcile.owing).
+-- `owed` has the sites of which the tables lost pages: what they must hold again (crawler.reconcile.agreement).
 --
 -- `undecided` has the sites of which a coordinator has something to decide, by the time at which that came up: paths
 -- were offered, or a finished site is noted in `reopen`. A site that is not finished keeps its note until it is.

@@ -328,7 +328,7 @@ class Restored(NamedTuple):
     why: str = ""  # the order's reason, or for an alias the site that came first
     left_out: str = ""  # as in SiteRecord
     linked: bool = False  # as in SiteRecord
-    owed: str = ""  # what the tables lost of it (crawler.reconcile.owing); empty: nothing
+    owed: str = ""  # what the tables lost of it (crawler.reconcile.agreement); empty: nothing
 
 
 class Undecided(NamedTuple):
@@ -743,7 +743,7 @@ class SiteQueue:
 
         `taken`: offered entries that go to its frontier. Without a checkpoint there is nothing to load after all.
         `noted`: as `offered` said; what was noted since keeps the site there. `owed`: what the tables lost of it
-        (crawler.reconcile.owing). LockLostError as `decide`.
+        (crawler.reconcile.agreement). LockLostError as `decide`.
         """
         return bool(await self._call("reopen", opener, number, site, checkpoint, taken, noted, owed))
 

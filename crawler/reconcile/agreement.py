@@ -4,7 +4,7 @@ The queue counts the URLs of a site whose turn has ended and adds up their hashe
 a row for each page. Pages that are on their way, in the results stream or among the dead letters, count as stored. The
 server is read first and the tables last, so a page that a coordinator stores in between is found once.
 
-What the tables lost of a site is owed until it is found again (`crawler.reconcile.owing`), even after later walks.
+What the tables lost of a site is owed until it is found again (`crawler.reconcile.agreement`), even after later walks.
 
 A finished site's pages are the newest rows of the site, as many as the queue counts: older ones are of earlier walks
 (`--again`). An unfinished site has a checkpoint, which names every page: what is missing of it is known by its path.
@@ -12,6 +12,21 @@ A finished site's pages are the newest rows of the site, as many as the queue co
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from typing import NamedTuple
+from crawler.records import SET_HASHES, set_hash
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from heapq import merge
+from typing import TYPE_CHECKING, Any, NamedTuple
+from sqlalchemy import case, func, literal_column, select
+from crawler.records import SET_HASHES, hash64, set_hash
+from crawler.store.database import transaction
+from crawler.store.tables import pages
 import asyncio
 import json
 from base64 import b64decode
@@ -19,29 +34,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
-
 import msgspec
 from sqlalchemy import select
-
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.left_out import from_text
-from crawler.local.joining import joined
+from crawler.local.local import joined
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue, SiteRecord, read_entry
 from crawler.queue.results import results_key
-from crawler.reconcile import owing
 from crawler.reconcile.comparing import given_up, reset_ms, unknown_to_all
-from crawler.reconcile.owing import Owed
-from crawler.reconcile.page_counts import (
-    ON_THE_WAY,
-    FoundPages,
-    SiteRows,
-    Tables,
-    UnstoredPage,
-    count,
-    hashes_of,
-    named_pages,
-)
 from crawler.records import (
     SET_HASHES,
     Page,
@@ -58,13 +59,291 @@ from crawler.store.database import check_version, open_database
 from crawler.store.queries import by_key, counts_of
 from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
 from crawler.store.tables import UNFINISHED as STILL_OPEN
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
-
     from crawler.options import Options
     from crawler.queue.queue import Holding
+
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What the tables owe of a site since they lost rows of it: evidence that outlives the walk that looks for them.
+#
+# The walk begins with the rows that are left, so its own figures say nothing of what was lost. What must be there
+# again is kept in the queue (`owed`) until it is: as many rows, and where their hash (`records.set_hash`) is known,
+# just these. Others that came beside them are told apart where these are one or two, or one or two pages were lost;
+# else it cannot be told.
+#
+# Pure.
+
+
+_NONE = "-"
+
+
+class Owed(NamedTuple):
+    """What must be in the tables of one site."""
+
+    since_ms: int  # when the loss was seen, on the server's clock
+    rows: int  # of `pages`, at least
+    rows_hash: int | None  # of these; None: not known
+    missing: int = 0  # of these, how many were lost; 0: not known
+    missing_hash: int | None = None  # of these; None: not known
+
+    @property
+    def text(self) -> str:
+        """As it stands in Redis; `read` reads it."""
+        return " ".join(_NONE if value is None else str(value) for value in self)
+
+    def and_before(self, before: Owed | None) -> Owed:
+        """The same, where something was owed already."""
+        if before is None:
+            return self
+        missing = before.missing + self.missing if before.missing and self.missing else 0
+        return Owed(before.since_ms, max(before.rows, self.rows), None, missing)
+
+
+def read_owed(text: str) -> Owed | None:
+    """What stands in Redis; None: it is nothing of this."""
+    with suppress(ValueError, TypeError):
+        since, rows, rows_hash, missing, missing_hash = [
+            None if word == _NONE else int(word) for word in text.split(" ")
+        ]
+        if since is not None and rows is not None and missing is not None:
+            return Owed(since, rows, rows_hash, missing, missing_hash)
+    return None
+
+
+def what_is_missing(owed: Owed, there: AbstractSet[int], not_asked: int) -> str:
+    """In words, by the hashes of the rows that are there and the URLs that a limit leaves out; empty: all is there."""
+    more = len(there) - owed.rows
+    if owed.rows_hash is None:
+        more += not_asked
+        return "" if more >= 0 else _not_found(owed, -more)
+    if more < 0:
+        return _not_found(owed, -more)
+    found = _is_there(owed, there, more)
+    if found is None:
+        return f"whether {_lost(owed)} are among those that came since cannot be told"
+    return "" if found else _not_found(owed, 1)
+
+
+def _lost(owed: Owed) -> str:
+    return f"the {owed.missing:,} pages that were lost" if owed.missing else "the pages that were lost"
+
+
+def _not_found(owed: Owed, least: int) -> str:
+    return f"of {_lost(owed)}, {least:,} or more are not found again"
+
+
+def _is_there(owed: Owed, there: AbstractSet[int], more: int) -> bool | None:
+    """Whether the rows are among these, of which there are so many more; None: it cannot be told."""
+    assert owed.rows_hash is not None
+    differs = (set_hash(there) - owed.rows_hash) % SET_HASHES
+    if not more:
+        return not differs
+    if owed.missing_hash is not None and 0 < owed.missing <= 2:
+        return _adds_up(there, owed.missing, owed.missing_hash)
+    return _adds_up(there, more, differs) if more <= 2 else None
+
+
+def _adds_up(there: AbstractSet[int], many: int, total: int) -> bool:
+    """Whether one of these hashes, or two, have this sum."""
+    import numpy as np  # not above: each crawl's end asks what is owed, and it is nearly never anything
+
+    hashes = np.fromiter(there, np.int64, len(there)).view(np.uint64)
+    if many == 1:
+        return bool((hashes == np.uint64(total)).any())
+    rest = np.uint64(total) - hashes
+    return bool((np.isin(rest, hashes) & (rest != hashes)).any())
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Which pages the tables have of each site: how many rows there are, the hash of their URLs, and their places.
+#
+# Large tables are read once, in one pass over an index; single rows are looked at only where a site has more of them
+# than its walk, or where some are on their way (`UnstoredPage`).
+
+
+# Rows that a database hands over at a time.
+_PIECEMEAL: dict[str, Any] = {"yield_per": 10_000}
+# Places of pages that have no row.
+ON_THE_WAY = ("in_stream", "refused")
+
+# A page's place in the tables: how its last turn ended, or that it was given up.
+PLACE = case((pages.c.state == "dead", "dead"), else_=pages.c.outcome).label("place")
+# When its site's walk loaded it.
+_WALKED_AT = func.coalesce(pages.c.walked_at, pages.c.fetched_at).label("at")
+# Sums of a hash's halves: SQLite's sum() of whole hashes would overflow.
+_LOW = func.sum(pages.c.url_hash.bitwise_and(0xFFFFFFFF)).label("low")
+_HIGH = func.sum(pages.c.url_hash.bitwise_rshift(literal_column("32"))).label("high")
+
+
+class UnstoredPage(NamedTuple):
+    """A page that the tables may not have yet."""
+
+    at: int  # when it was loaded, in ms on the agent's clock
+    place: str  # in_stream, or refused for one among the dead letters
+
+
+class SiteRows(NamedTuple):
+    """The rows of `pages` of one site."""
+
+    places: Counter[str]
+    hash: int
+
+
+class FoundPages(NamedTuple):
+    """The pages of a site's walk that are somewhere, and which of the named ones are not."""
+
+    places: Counter[str]
+    rows: int  # of these, in the tables
+    hash: int
+    missing: set[int]
+
+
+class Counts:
+    """How many rows of `pages` each site has, and their hash; 24 bytes a site, since there may be millions."""
+
+    def __init__(self) -> None:
+        self._ids, self._many, self._hashes = array("q"), array("q"), array("Q")
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, number: int, many: int, hash_: int) -> None:
+        """A site, once."""
+        self._ids.append(number)
+        self._many.append(many)
+        self._hashes.append(hash_)
+
+    def sort(self) -> None:
+        """By site id; databases need not give groups in their order."""
+        order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
+        for name in ("_ids", "_many", "_hashes"):
+            column: array[int] = getattr(self, name)
+            setattr(self, name, array(column.typecode, map(column.__getitem__, order)))
+
+    def get(self, number: int) -> SiteRows | None:
+        """Of one site, once they are sorted; None: it has none. Places are not told apart."""
+        place = bisect_left(self._ids, number)
+        if place == len(self._ids) or self._ids[place] != number:
+            return None
+        return SiteRows(Counter({"": self._many[place]}), self._hashes[place])
+
+
+class Tables(NamedTuple):
+    """The rows of `pages`, counted by site."""
+
+    engine: Engine
+    counted: Counts | dict[int, SiteRows]  # by site id
+
+    def of(self, site: str) -> SiteRows:
+        """All rows of a site."""
+        return self.counted.get(hash64(site)) or SiteRows(Counter(), 0)
+
+    def walked(self, site: str, many: int, coming: Mapping[int, UnstoredPage] | None = None) -> FoundPages:
+        """The newest pages of a site, so many; without a look at single rows where it has no more."""
+        there = self.of(site)
+        if not many:
+            return FoundPages(Counter(), 0, 0, set())
+        if coming or there.places.total() > many:
+            return _newest(self.engine, hash64(site), coming or {}, many)
+        return FoundPages(there.places, there.places.total(), there.hash, set())
+
+
+def count_pages(engine: Engine, *, by_place: bool = False, site: str = "") -> Tables:
+    """Count all rows, or those of one site. Without places this reads an index alone, a twentieth of the table."""
+    if by_place:
+        return Tables(engine, _by_place(engine, site))
+    counts = Counts()
+    for row in _groups(engine, site, by_place=False):
+        counts.add(row.number, row.many, _hash_of(row))
+    counts.sort()
+    return Tables(engine, counts)
+
+
+def _by_place(engine: Engine, site: str) -> dict[int, SiteRows]:
+    found: dict[int, SiteRows] = {}
+    for row in _groups(engine, site, by_place=True):
+        before = found.get(row.number) or SiteRows(Counter(), 0)
+        before.places[row.place] += row.many
+        found[row.number] = before._replace(hash=(before.hash + _hash_of(row)) % SET_HASHES)
+    return found
+
+
+def _hash_of(row: Any) -> int:
+    return (int(row.low) + (int(row.high) << 32)) % SET_HASHES
+
+
+def _groups(engine: Engine, site: str, *, by_place: bool) -> Generator[Any]:
+    # In one pass: PostgreSQL without statistics reads the whole table for each stretch of it.
+    place = PLACE if by_place else literal_column("''").label("place")
+    # Places stand in the rows alone. By `+ 0` SQLite reads these in their own order, and not in that of an index.
+    number = (pages.c.site_id + literal_column("0") if by_place else pages.c.site_id).label("number")
+    asked = select(number, place, func.count().label("many"), _LOW, _HIGH)
+    asked = asked.group_by(number, place) if by_place else asked.group_by(number)
+    if site:
+        asked = asked.where(pages.c.site_id == hash64(site))
+    with transaction(engine) as db, closing(db.execute(asked.execution_options(**_PIECEMEAL))) as rows:
+        yield from rows
+
+
+def _rows_of(engine: Engine, site_id: int) -> Generator[tuple[int, int, str]]:
+    """Time, URL hash and place of each page of a site, the newest first."""
+    asked = select(_WALKED_AT, pages.c.url_hash, PLACE).where(pages.c.site_id == site_id)
+    ordered = asked.order_by(_WALKED_AT.desc(), pages.c.url_hash)
+    with transaction(engine) as db, closing(db.execute(ordered.execution_options(**_PIECEMEAL))) as rows:
+        for row in rows:
+            yield row.at, row.url_hash, row.place
+
+
+def hashes_of(engine: Engine, site_id: int) -> set[int]:
+    """The hashes of all pages of a site."""
+    with transaction(engine) as db:
+        return set(db.execute(select(pages.c.url_hash).where(pages.c.site_id == site_id)).scalars())
+
+
+def named_pages(
+    engine: Engine, site_id: int, coming: Mapping[int, UnstoredPage], named: set[int]
+) -> FoundPages:
+    """Of the pages with these hashes."""
+    places: Counter[str] = Counter()
+    missing, rows = set(named), 0
+    for at, number, place in _rows_of(engine, site_id):
+        newer = coming.get(number)
+        if number in missing and not (newer and newer.at > at):
+            missing.discard(number)
+            places[place] += 1
+            rows += 1
+    for number in missing & coming.keys():
+        missing.discard(number)
+        places[coming[number].place] += 1
+    return FoundPages(places, rows, set_hash(named - missing), missing)
+
+
+def _newest(engine: Engine, site_id: int, coming: Mapping[int, UnstoredPage], many: int) -> FoundPages:
+    """Of the newest pages, so many."""
+    places: Counter[str] = Counter()
+    rows, found = 0, 0
+    waiting = set(coming)  # not met yet, as a row or by itself
+    on_the_way = sorted(((one.at, number, one.place) for number, one in coming.items()), reverse=True)
+    # Of equal times the row comes first: then the page is stored already.
+    with closing(_rows_of(engine, site_id)) as there:
+        for _, number, place in merge(there, on_the_way, key=lambda one: -one[0]):
+            if places.total() == many:
+                break
+            if number in coming and number not in waiting:
+                continue
+            waiting.discard(number)
+            places[place] += 1
+            rows += place not in ON_THE_WAY
+            found += number
+    return FoundPages(places, rows, found % SET_HASHES, set())
+
 
 # Entries of the results stream, and checkpoints, that are read at a time.
 READ_AT_A_TIME = 1000
@@ -111,7 +390,7 @@ class ServerState(NamedTuple):
     ended: dict[str, SiteEnded]  # the last of each site in the stream
     ordered: set[str]  # sites of which the stream has an order
     working: bool  # agents are alive
-    owed: Mapping[str, str] = {}  # what the tables lost of sites (crawler.reconcile.owing)
+    owed: Mapping[str, str] = {}  # what the tables lost of sites (crawler.reconcile.agreement)
 
 
 class ExpectedUrls(NamedTuple):
@@ -294,7 +573,7 @@ async def compare(
 ) -> list[Account]:
     """The accounts of the sites where queue and tables differ; `whole`: of all sites, with what is still to fetch."""
     _note_refused(engine, seen.coming)
-    comparison = _Comparison(queue, count(engine, by_place=whole), seen, settings, options, whole=whole)
+    comparison = _Comparison(queue, count_pages(engine, by_place=whole), seen, settings, options, whole=whole)
     sides = _side_by_side(iter(seen.records), _site_rows(engine))
     found: list[Account] = []
     while batch := list(islice(sides, READ_AT_A_TIME)):
@@ -382,14 +661,14 @@ def of_tables(engine: Engine) -> list[Account]:
     """All accounts as the tables alone have them, where the server does not answer."""
     seen = ServerState((), {}, {}, set(), working=False)
     _note_refused(engine, seen.coming)
-    tables = count(engine, by_place=True)
+    tables = count_pages(engine, by_place=True)
     accounts = [_unqueued(tables, seen, row) for row in _site_rows(engine)]
     return [one._replace(wrong="") if one.wrong == UNKNOWN else one for one in accounts]
 
 
 def lost_pages(engine: Engine, record: SiteRecord, now_ms: int) -> Owed | None:
     """What the tables lost of a finished site, all told of which they have; None: nothing."""
-    owed, tables = _owed(record, None, None), count(engine, site=record.site)
+    owed, tables = _owed(record, None, None), count_pages(engine, site=record.site)
     if not _pages_differ(owed, tables.walked(record.site, owed.done)):
         return None
     coming: dict[int, dict[int, UnstoredPage]] = {}
@@ -484,11 +763,11 @@ async def _account(
 async def _with_lost(queue: SiteQueue, tables: Tables, account: Account, seen: ServerState) -> Account:
     """The account of a site of which the tables lost pages. Once all are found again nothing is owed any more."""
     site, record, text = account.site, account.record, seen.owed[account.site]
-    lost = owing.read(text)
+    lost = read_owed(text)
     if lost is None or record is None or record.state != "finished":
         return account
     there = hashes_of(tables.engine, hash64(site)) | seen.coming.get(hash64(site), {}).keys()
-    words = owing.what_is_missing(lost, there, account.owed.over_budget)
+    words = what_is_missing(lost, there, account.owed.over_budget)
     if words:
         return account._replace(lost=lost, wrong=account.wrong or words)
     if not account.wrong:

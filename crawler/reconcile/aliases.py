@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from crawler.agent.frontier import Frontier
     from crawler.options import Options
     from crawler.queue.queue import SiteQueue, Suspect
-    from crawler.reconcile.decision_lock import DecisionLock
+    from crawler.reconcile.reopening import DecisionLock
 
 logger = logging.getLogger("coordinator")
 

@@ -11,38 +11,153 @@ Killed at any moment it loses nothing: what is not decided is looked at again.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+from crawler.queue.queue import LockLostError
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from sqlalchemy import func, select
+from crawler.left_out import LeftOut, in_words, to_text, unpacked
+from crawler.records import SiteEnded, encode, hash64
+from crawler.store.database import transaction
+from crawler.store.queries import counts_of
+from crawler.store.tables import FINISHED, pages, sites
+from crawler.urls.url import page_of
+import asyncio
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
-
 import redis
 from sqlalchemy import and_, select, tuple_
-
 from crawler.agent.frontier import Known, checkpoint_of
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
-from crawler.reconcile import full_sites, owing
+from crawler.reconcile import agreement
 from crawler.reconcile.agreement import lost_pages
 from crawler.reconcile.aliases import Aliases
-from crawler.reconcile.decision_lock import DecisionLock
 from crawler.records import hash64
 from crawler.store.database import DatabaseAway, transaction
 from crawler.store.queries import by_key
 from crawler.store.tables import pages, sites
 from crawler.urls.url import page_of, path_of
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
+    from collections.abc import Callable
+    from sqlalchemy import Engine
+    from crawler.options import Options
+    from collections.abc import Sequence
     from redis.asyncio import Redis
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
-
     from crawler.options import Options
     from crawler.queue.queue import SiteRecord, Undecided
-    from crawler.reconcile.full_sites import Refused
-    from crawler.reconcile.owing import Owed
+    from crawler.reconcile.agreement import Owed
+
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The lock under which one of several coordinators decides which sites are opened, or left out as aliases.
+#
+# Redis takes it back after LOCK_SECONDS; what is decided then is refused by the queue (LockLostError), and decided
+# again at the next look. Questions to the tables may take longer than that, and would be asked again for ever.
+
+
+LOCK_SECONDS: Final = 10.0
+
+T = TypeVar("T")
+
+
+class DecisionLock:
+    """The lock as one coordinator has it."""
+
+    def __init__(self, queue: SiteQueue, name: str, number: int) -> None:
+        self.holder = (name, number)  # as the queue's operations take it
+        self._queue = queue
+
+    @classmethod
+    async def acquire(cls, queue: SiteQueue, name: str) -> DecisionLock | None:
+        """None: another coordinator has it."""
+        number = await queue.lock("opener", name, LOCK_SECONDS)
+        return cls(queue, name, number) if number else None
+
+    async def keep(self, work: Callable[[], T]) -> T:
+        """The result of work over the tables, in a thread; the lock is held until it is there. LockLostError."""
+        working = asyncio.create_task(asyncio.to_thread(work))
+        done = False
+        while not done:
+            if await self._queue.lock("opener", self.holder[0], LOCK_SECONDS) != self.holder[1]:
+                raise LockLostError(self.holder[0])
+            done = bool((await asyncio.wait({working}, timeout=LOCK_SECONDS / 3))[0])
+        return await working
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Finished sites that have all the pages that MAX_PAGES_PER_SITE, or a budget of their own, allows.
+#
+# What is offered to such a site is not fetched, so the site is not opened for it: its new URLs are counted as left
+# out, in the queue and in the tables, with those that its own pages name. A URL that is offered twice counts once.
+
+
+class RefusedPages(NamedTuple):
+    """What is said of a full site once more URLs are left out of it."""
+
+    left_out: str  # all URLs that bounds leave out (crawler.left_out.to_text)
+    record: bytes  # for the tables; empty: these URLs were counted before
+
+
+def refuse_full(engine: Engine, options: Options, site: str, paths: Collection[str]) -> RefusedPages | None:
+    """Count paths (as written, of pages that the tables do not have); None: the site is to be opened for them."""
+    row = _row_of_full(engine, options, site)
+    if row is None:
+        return None
+    left = LeftOut()
+    try:
+        left.replay(unpacked(row.left_out_hashes or b""))
+    except ValueError:
+        return None  # who opens the site counts anew, and says so
+    left.add("pages", map(page_of, paths))
+    before = counts_of(row)
+    # The hashes may be a sample; of known URLs the row has the exact number.
+    many = max(left.counts.get("pages", 0), before.get("pages", 0))
+    counts = {**before, "pages": many} if many else before
+    record = b"" if counts == before else encode(_ended(site, row, left, counts))
+    return RefusedPages(to_text(counts), record)
+
+
+def _row_of_full(engine: Engine, options: Options, site: str) -> Any:
+    """The row of a finished site that has all its pages; None: it may have more."""
+    key = hash64(site)
+    with transaction(engine) as db:
+        row = db.execute(select(sites).where(sites.c.site_id == key, sites.c.state == FINISHED)).first()
+        most = 0 if row is None else options.max_pages_per_site if row.budget is None else row.budget
+        if not most:
+            return None
+        held = db.execute(select(func.count()).where(pages.c.site_id == key)).scalar() or 0
+    return row if held >= most else None
+
+
+def _ended(site: str, row: Any, left: LeftOut, counts: dict[str, int]) -> SiteEnded:
+    """The site's last record, with more that is left out."""
+    return SiteEnded(
+        site=site,
+        ended_at=row.ended_at or 0,
+        finished=True,
+        published=row.published,
+        known=row.known,
+        over_budget=row.over_budget,
+        left_out=counts,
+        left_out_hashes=left.packed({}),
+        pending=row.pending or 0,
+        reason=_reason(row.reason or "", counts_of(row), counts),
+    )
+
+
+def _reason(reason: str, before: Mapping[str, int], now: Mapping[str, int]) -> str:
+    """The site's reason, which says what is left out (crawler.agent.publisher)."""
+    old, new = (f"left out: {in_words(counts)}" for counts in (before, now))
+    return reason.replace(old, new) if old in reason else "; ".join(filter(None, (reason, new)))
+
 
 logger = logging.getLogger("coordinator")
 
@@ -219,10 +334,10 @@ class _Decision:
         await self._queue.refuse(*self._lock.holder, record, taken, refused.left_out, refused.record)
         return True
 
-    def _refused(self, site: str, new: Collection[str]) -> Refused | None:
+    def _refused(self, site: str, new: Collection[str]) -> RefusedPages | None:
         # Not the known pages that a shorter way leads to.
         unknown = unknown_of(self._engine, {site: dict.fromkeys(new, 0)})[site]
-        refused = full_sites.refuse(self._engine, self._options, site, unknown)
+        refused = refuse_full(self._engine, self._options, site, unknown)
         if refused is not None and refused.record:
             logger.info("%s has all its pages (MAX_PAGES_PER_SITE): %d URLs are left out", site, len(unknown))
         return refused
@@ -232,7 +347,7 @@ class _Decision:
         made = await self._lock.keep(lambda: self._checkpoint(site, undecided.record, many, now_ms))
         checkpoint, lost = made
         taken, noted = len(undecided.entries), undecided.noted
-        owed = lost.and_before(owing.read((await self._queue.owed()).get(site, ""))).text if lost else ""
+        owed = lost.and_before(agreement.read_owed((await self._queue.owed()).get(site, ""))).text if lost else ""
         opened = await self._queue.reopen(*self._lock.holder, site, checkpoint, taken, noted, owed)
         if opened and checkpoint:
             logger.info("%s is opened again: %s", site, _why(many, noted))

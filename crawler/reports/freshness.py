@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from crawler.local.joining import joined
+from crawler.local.local import joined
 from crawler.local.server import ServerError
 from crawler.options import PLAIN
 from crawler.queue import connection

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from crawler.coordinator.planner_process import TableLoads
-from crawler.local.joining import joined
+from crawler.local.local import joined
 from crawler.planning.load import FULL, UNKNOWN
 from crawler.planning.planner import Planner
 from crawler.queue import connection

@@ -16,12 +16,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from crawler import left_out
-from crawler.local.joining import joined
+from crawler.local.local import joined
 from crawler.local.server import ServerError
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
 from crawler.reconcile import agreement
-from crawler.reconcile.page_counts import ON_THE_WAY
+from crawler.reconcile.agreement import ON_THE_WAY
 from crawler.views.drawing import Bar, Picture, bars
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from crawler.records import STATUS_OF_ERROR, STATUS_WORDS, status_in_words
-from crawler.store import poor_seeds
+from crawler.store import queries
 from crawler.store.tables import FINISHED
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.reports import Crawl
-    from crawler.store.poor_seeds import PoorPage, PoorSeed
+    from crawler.store.queries import PoorPage, PoorSeed
 
 # Hosts that a page links to, named in the text.
 HOSTS_SHOWN = 3
@@ -130,14 +130,14 @@ def _line(one: dict[str, Any]) -> str:
 def _told(engine: Engine, most: int | None) -> dict[str, Any]:
     found: dict[str, list[PoorSeed]] = {"empty": [], "single": []}
     many = dict.fromkeys(found, 0)
-    for seed in poor_seeds.poor_seeds(engine):
+    for seed in queries.poor_seeds(engine):
         kind = "single" if seed.stored else "empty"
         many[kind] += 1
         found[kind].append(seed)
         if most is not None and len(found[kind]) > max(HELD, most):
             found[kind] = _latest(found[kind], most)
     return {
-        "seeds": poor_seeds.count(engine),
+        "seeds": queries.count_poor_seeds(engine),
         "without_a_page": many["empty"],
         "with_one_page": many["single"],
         **{kind: [_row(seed) for seed in _latest(seeds, most)] for kind, seeds in found.items()},

@@ -8,14 +8,22 @@ cannot be stored as it is (NUL, lone surrogates) is cleaned; all other refusals 
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+from sqlalchemy import BigInteger, Connection, and_, bindparam, case, func, or_, update
+from crawler.records import unpack_lastmods
+from crawler.store.tables import pages
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, update
+from crawler.store.rows import LIFE_COLUMNS, PAGE_COLUMNS, Row
+from crawler.store.tables import pages
 import base64
 import json
 import time
 from operator import gt, itemgetter
 from typing import Any, NamedTuple
-
 from sqlalchemy import ColumnElement, Connection, delete, func, literal_column, or_, select
-
 from crawler.records import (
     Asked,
     Check,
@@ -31,7 +39,7 @@ from crawler.records import (
     hash64,
 )
 from crawler.states import IllegalTransition
-from crawler.store import extracted, health_rules, lastmods, life_rules
+from crawler.store import write_rules
 from crawler.store import rows as row_of
 from crawler.store.ranks import forget as forget_ranks
 from crawler.store.rows import Row, clean, site_id
@@ -49,6 +57,118 @@ from crawler.store.tables import (
     visits,
 )
 from crawler.store.upsert import Upsert, write
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.dml import Update
+    from sqlalchemy.sql.dml import Update
+
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What sitemaps say of pages in the tables: when each changed last, and when that was news to us.
+#
+# A later time than the last one told is a signal for recheck (crawler.recheck.signals); so is the first, where the
+# page was last heard of before it. The same record twice changes nothing. Pages that are not in the tables yet are
+# left: each brings what its sitemap said with its own record (`Page.sitemap_lastmod`). What a database refuses passes
+# to the caller.
+
+
+class Lastmod(NamedTuple):
+    """One page's, and when it was said."""
+
+    site_id: int
+    url_hash: int
+    changed_at: int  # ms
+    told_at: int  # ms
+
+
+def lastmods_of(sitemap: Page, site_id: int) -> list[Lastmod]:
+    """All that a sitemap's record says."""
+    return [
+        Lastmod(site_id, url_hash, changed_at, sitemap.fetched_at)
+        for url_hash, changed_at in unpack_lastmods(sitemap.lastmods)
+    ]
+
+
+def write_lastmods(connection: Connection, found: list[Lastmod]) -> None:
+    """Takes them in, in the order of their keys, so that two coordinators wait for each other one way round."""
+    if found:
+        values = [{f"new_{name}": value for name, value in one._asdict().items()} for one in sorted(found)]
+        connection.execute(_statement(), values)
+
+
+@cache
+def _statement() -> Update:
+    changed_at, told_at = (bindparam(f"new_{name}", type_=BigInteger()) for name in ("changed_at", "told_at"))
+    # The web's own word counts from the second time on; the first, where it is of after our last look.
+    heard = func.coalesce(pages.c.last_checked, pages.c.fetched_at)
+    news = or_(pages.c.sitemap_lastmod.is_not(None), heard < changed_at)
+    return (
+        update(pages)
+        .where(
+            and_(
+                pages.c.site_id == bindparam("new_site_id", type_=BigInteger()),
+                pages.c.url_hash == bindparam("new_url_hash", type_=BigInteger()),
+                or_(pages.c.sitemap_lastmod.is_(None), pages.c.sitemap_lastmod < changed_at),
+            )
+        )
+        # In this order: MariaDB lets a later one see what an earlier one has set.
+        .ordered_values(
+            (pages.c.signalled_at, case((news, told_at), else_=pages.c.signalled_at)),
+            (pages.c.sitemap_lastmod, changed_at),
+        )
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Pages that were made anew from the archive, into the rows that are there.
+#
+# Such a record is no new fetch: it adds nothing to the history and no row to `pages`, so what was forgotten stays so.
+# It replaces a row of the same fetch if it is the later one of two that were made anew, and a row of an older fetch
+# always; whatever the order in which records come, the same row is left.
+
+
+_KEY = ("site_id", "url_hash")
+# Nobody asked the page anything: its life goes on as it was.
+_KEPT = (*_KEY, "url", *LIFE_COLUMNS)
+_FETCHED_AT = PAGE_COLUMNS.index("fetched_at")
+_EXTRACTED_AT = PAGE_COLUMNS.index("extracted_at")
+
+
+def is_later(new: Row, old: Row) -> bool:
+    """Which of two such rows of one page is to be written."""
+    return (new[_FETCHED_AT], new[_EXTRACTED_AT]) > (old[_FETCHED_AT], old[_EXTRACTED_AT])
+
+
+def write_extracted(connection: Connection, rows: list[Row]) -> None:
+    """Writes the rows, each of another page."""
+    if rows:
+        names = [_place(name) for name in PAGE_COLUMNS]
+        connection.execute(_statement_extracted(), [dict(zip(names, row, strict=True)) for row in rows])
+
+
+@cache
+def _statement_extracted() -> Update:
+    fetched, extracted = _value("fetched_at"), _value("extracted_at")
+    never: Any = literal_column("0")
+    same = and_(
+        pages.c.fetched_at == fetched,
+        func.coalesce(pages.c.extracted_at, never) < extracted,
+    )
+    beaten = or_(pages.c.fetched_at < fetched, same)
+    found = and_(*(pages.c[name] == _value(name) for name in _KEY), beaten)
+    return update(pages).where(found).values({n: _value(n) for n in PAGE_COLUMNS if n not in _KEPT})
+
+
+def _value(name: str) -> Any:
+    return bindparam(_place(name), type_=pages.c[name].type)
+
+
+def _place(name: str) -> str:
+    """A column's own name is taken by SQLAlchemy."""
+    return f"new_{name}"
+
 
 # The defaults of REVIVE_FIRST_SECONDS and REVIVE_SECOND_SECONDS, for who writes without settings.
 REVIVE_DELAYS = (3600.0, 86_400.0)
@@ -156,7 +276,7 @@ PAGES = Upsert(
         "fetched_at",
     ),
     gt,
-    life_rules.OF_A_LOAD,
+    write_rules.OF_A_LOAD,
 )
 USUAL_PAGES = PAGES._replace(name="usual_pages", columns=row_of.USUAL_COLUMNS)
 FETCHES = Upsert("fetches", fetches, row_of.FETCH_COLUMNS, ("agent", "run", "seq"))
@@ -174,7 +294,7 @@ LETTERS = Upsert(
     "dead_letters", dead_letters, ("stream_id", "received_at", "reason", "fields"), ("stream_id",)
 )
 
-_FETCHED_AT = row_of.PAGE_COLUMNS.index("fetched_at")
+_FETCHED_AT_write = row_of.PAGE_COLUMNS.index("fetched_at")
 _FOUND_AT = row_of.FOUND_COLUMNS.index("found_at")
 _ENDED_ENTRY = row_of.ENDED_COLUMNS.index("ended_entry")
 _OPENED_ENTRY = row_of.OPENED_COLUMNS.index("ended_entry")
@@ -282,7 +402,7 @@ class _Rows:
         self._damping_seconds = damping_seconds
         self._delays = revive_delays
         self._revive_ms = int(revive_delays[0] * 1000)
-        self._steps: list[life_rules.Step] = []
+        self._steps: list[write_rules.LifeStep] = []
         self._illegal = 0
         self._named: dict[int, str] = {}
         self._pages: dict[tuple[int, int], Row] = {}
@@ -299,7 +419,7 @@ class _Rows:
         self._checks: dict[str, Row] = {}
         self._visits: list[Row] = []
         self._health: list[Health] = []
-        self._lastmods: list[lastmods.Lastmod] = []
+        self._lastmods: list[Lastmod] = []
 
     def add_page(self, page: Page, links: bytes, *, plain: bool) -> None:
         """Takes in a page's turn."""
@@ -312,11 +432,11 @@ class _Rows:
             return
         self._named[site] = name
         if page.lastmods:
-            self._lastmods += lastmods.of(page, site)
+            self._lastmods += lastmods_of(page, site)
         place = (site, url_hash)
         kept = self._pages.get(place)
         # Of two in one millisecond the later one in the stream counts: a page may be asked twice in a row.
-        if kept is None or page.fetched_at >= kept[_FETCHED_AT]:
+        if kept is None or page.fetched_at >= kept[_FETCHED_AT_write]:
             self._pages[place] = row_of.page_row(page, site, url_hash, links, self._revive_ms)
         if page.agent:  # a record without an origin has no place in the history
             self._fetches.append(row_of.fetch_row(page, site, url_hash))
@@ -324,7 +444,7 @@ class _Rows:
     def _add_extracted(self, row: Row) -> None:
         """A page that was made anew from the archive: no fetch, and no site that is not there."""
         kept = self._extracted.get(row[:2])
-        if kept is None or extracted.is_later(row, kept):
+        if kept is None or is_later(row, kept):
             self._extracted[row[:2]] = row
 
     def add_asked(self, asked: Asked) -> None:
@@ -334,7 +454,7 @@ class _Rows:
         if asked.agent:
             self._fetches.append(row_of.asked_row(asked, site, url_hash))
         try:
-            self._steps.append(life_rules.step(asked, site, url_hash, self._delays))
+            self._steps.append(write_rules.life_step(asked, site, url_hash, self._delays))
         except IllegalTransition:
             self._illegal += 1
 
@@ -385,9 +505,9 @@ class _Rows:
         write(connection, FOUND_LAST, _sorted(self._found_last))
         write(connection, SEEDED, _sorted(self._seeded))
         write_pages(connection, _sorted(self._pages))
-        lastmods.write(connection, self._lastmods)
-        refused = self._illegal + len(self._steps) - life_rules.write(connection, self._steps)
-        extracted.write(connection, _sorted(self._extracted))
+        write_lastmods(connection, self._lastmods)
+        refused = self._illegal + len(self._steps) - write_rules.write_lives(connection, self._steps)
+        write_extracted(connection, _sorted(self._extracted))
         write(connection, ENDED, _sorted(self._ended))
         write(connection, OPENED, _sorted(self._opened))
         write(connection, STOPPED, _sorted(self._stops))
@@ -396,7 +516,7 @@ class _Rows:
         write(connection, FETCHES, sorted(self._fetches, key=itemgetter(0, 1, 2)))
         write(connection, CHECKS, _sorted(self._checks))
         write(connection, VISITS, sorted(self._visits, key=itemgetter(0, 1, 2)))
-        health_rules.store(connection, self._health, self._damping_seconds)
+        write_rules.store_healths(connection, self._health, self._damping_seconds)
         return refused
 
 
