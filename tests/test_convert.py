@@ -236,6 +236,11 @@ def test_any_table_comes_out_as_the_rule_says(
     assert counts["rows"] == len(given_rows) == len(told) + sum(left_out)
 
 
+def test_a_lone_page_that_redirects_to_itself_is_no_page(emptied: Callable[[], str], tmp_path: Path) -> None:
+    lone = [Given("https://a.example", "/", "redirected", to="https://a.example/")]
+    assert converted(put(emptied(), lone), tmp_path / "run")["counts"]["redirects"] == 1
+
+
 # --- the same bytes -----------------------------------------------------------------------------------------
 
 

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "pipelines": frozenset({"agent", "archive", "content", "fetch", "queue.results"}),
     "local": frozenset({"queue"}),
     "store": frozenset({"urls", "states", "status.health"}),
-    "planning": frozenset({"queue", "urls", "robots.windows", "schedulers", "store"}),
+    "planning": frozenset({"queue", "urls", "robots.rules", "schedulers", "store"}),
     "recheck": frozenset({"queue", "urls", "states", "schedulers", "store"}),
     "recrawl": frozenset({"recheck"}),
     # A frontier is made of a site's pages where it is opened again, and read where queue and tables are compared.

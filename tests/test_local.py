@@ -21,7 +21,7 @@ from crawler.local import local
 from crawler.local.local import ServerKeeper
 from crawler.local.server import Server
 from crawler.local.supervisor import STOPPED, Child, Supervisor
-from tests.crawling import Place, parent_of, wait_for_hits
+from tests.crawling import ROOT, Place, parent_of, wait_for_hits
 from tests.drills import key
 from tests.farm import Farm
 from tests.servers import eventually
@@ -74,26 +74,12 @@ def test_a_coordinator_learns_no_secrets_by_its_command_line(place: Place, farm:
         assert database.execute("select count(*) from pages").fetchone() == (20,)
 
 
-COORDINATING = (
-    *(
-        "coordinator",
-        "due_times",
-        "packing",
-        "revisits",
-        "planning",
-        "hooks",
-        "thinning",
-        "freshness",
-        "comparing",
-        "reopening",
-    ),
-    "../sites/planner",
-)
+# What a coordinator runs, its planner included.
+COORDINATING = ("coordinator/*", "reconcile/*", "planning/*", "recheck/planner", "recheck/revisits", "recheck/report")
 
 
 def test_what_is_not_handed_on_is_of_agents_alone() -> None:
-    folder = Path(local.__file__).parent
-    files = [folder / f"{name}.py" for name in COORDINATING]
+    files = [file for name in COORDINATING for file in (ROOT / "crawler").glob(f"{name}.py")]
     asked = {name for file in files for name in re.findall(r"options\.([a-z_]+)", file.read_text())}
     assert len(asked) > 20
     assert not {name.upper() for name in asked} & set(local._OF_AGENTS)

@@ -344,7 +344,7 @@ def test_stopped_by_another_than_its_starter(var: Path, make_member: Callable[[]
 # The watchdog, but with looks so short that many happen during a test.
 QUICK_WATCHDOG = """
 import sys
-from crawler.store import watchdog
+from crawler.local import watchdog
 watchdog.LOOK_SECONDS = 0.02
 watchdog.watchdog(sys.argv[1], sys.argv[2], [sys.argv[3] + "/valkey-server", *sys.argv[4:]])
 """

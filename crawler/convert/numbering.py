@@ -53,8 +53,8 @@ def _index_rows(found: Sites, rows: Rows, pages: Pages) -> np.ndarray:
     lengths = np.array([len(name.encode()) for name in found.names], np.int64)
     index = np.full(len(found.names), -1, np.int64)
     # A URL is the site's name and a path, so the path is `/` where one byte is left for it.
-    roots = np.flatnonzero(rows.url_length == lengths[rows.site] + 1)
+    roots = np.flatnonzero((rows.url_length == lengths[rows.site] + 1) & (pages.content >= 0))
     content = pages.content[roots]
-    kept = (content >= 0) & (rows.site[content] == rows.site[roots])
+    kept = rows.site[content] == rows.site[roots]
     index[rows.site[roots[kept]]] = content[kept]
     return index

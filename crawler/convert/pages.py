@@ -57,7 +57,9 @@ def find(spill: Spill) -> Pages:
     row = np.flatnonzero(standing == np.arange(rows.many)).astype(np.int32)
     number = np.full(rows.many, NOWHERE, np.int32)
     number[row] = np.arange(len(row), dtype=np.int32)
-    page = np.where(content >= 0, number[standing[content]], NOWHERE)
+    page = np.full(rows.many, NOWHERE, np.int32)
+    leads = content >= 0
+    page[leads] = number[standing[content[leads]]]
     return Pages(row, content, page, table, keys)
 
 

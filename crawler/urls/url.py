@@ -16,7 +16,6 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, unquote
 
-from tldextract import TLDExtract
 from w3lib.url import canonicalize_url
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -299,6 +298,9 @@ def domain_finder(*, private_suffixes: bool) -> Callable[[str], str]:
     With `private_suffixes` names below those under which anybody can have a site (github.io, blogspot.com) are
     domains of their own: two blogs have two owners.
     """
+    # No crawl needs it, and it takes long to import.
+    from tldextract import TLDExtract
+
     extract = TLDExtract(
         suffix_list_urls=(),
         cache_dir=None,
