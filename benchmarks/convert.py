@@ -84,7 +84,7 @@ CONVERSION = """
 import json, resource, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from crawler.convert.conversion import Wishes, convert
+from crawler.convert.convert import Wishes, convert
 from crawler.store.database import open_database
 stages, last, reading = {}, None, 0.0
 def progress(stage, done, total):

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine
 
-from crawler.convert import links, reading, sites
-from crawler.convert.conversion import Wishes, convert
+from crawler.convert import graph, numbering, reading
+from crawler.convert.convert import Wishes, convert
 from crawler.records import Page, PageOutcome, SiteFound, pack_links
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.write import Stored, store
@@ -74,8 +74,8 @@ def make_bounds_small(patch: pytest.MonkeyPatch) -> None:
     """Bounds that a few rows reach: batches, ranges and pieces of two or three."""
     patch.setattr(reading, "BATCH_ROWS", 3)
     patch.setattr(reading, "BATCH_SITES", 2)
-    patch.setattr(sites, "RANGE_ROWS", 8)
-    patch.setattr(links, "PIECE_LINKS", 2)
+    patch.setattr(numbering, "RANGE_ROWS", 8)
+    patch.setattr(graph, "PIECE_LINKS", 2)
 
 
 @contextmanager

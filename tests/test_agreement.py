@@ -22,10 +22,8 @@ from crawler.admin.repair import Repair, Repaired
 from crawler.agent.frontier import Frontier
 from crawler.queue.queue import Leased, Newcomer, Restored
 from crawler.reconcile import agreement
-from crawler.reconcile import agreement
-from crawler.reconcile.agreement import UNKNOWN, Account
+from crawler.reconcile.agreement import UNKNOWN, Account, Owed
 from crawler.reconcile.comparing import Comparison, count_lost
-from crawler.reconcile.agreement import Owed
 from crawler.records import (
     SET_HASHES,
     Page,

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from crawler.convert import reading, snapshot
-from crawler.convert.conversion import ConvertError
+from crawler.convert import reading
+from crawler.convert.convert import ConvertError
 from crawler.records import hash64
 from crawler.store.database import migrate, transaction
 from crawler.store.tables import pages
@@ -323,16 +323,16 @@ def test_all_converters_see_one_state_while_a_coordinator_writes(
 def test_the_growth_of_the_log_is_told_and_given_back(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "LARGEST_LOG_BYTES", 0)
+    monkeypatch.setattr(reading, "LARGEST_LOG_BYTES", 0)
     put(database, many_rows())
     with opened(database) as engine:
-        with snapshot.held(engine) as connection:
-            before = snapshot.log_bytes(engine)
+        with reading.held(engine) as connection:
+            before = reading.log_bytes(engine)
             put(database, [Given(A, f"/{number}") for number in range(50)])
-            assert snapshot.log_bytes(engine) > before
+            assert reading.log_bytes(engine) > before
             assert connection.execute(pages.select().where(pages.c.url.like(f"{A}/%"))).first() is None
         converted(database, tmp_path / "run")
-        assert snapshot.log_bytes(engine) == 0
+        assert reading.log_bytes(engine) == 0
 
 
 def test_pages_are_read_by_the_index_and_nothing_is_sorted(database: str) -> None:

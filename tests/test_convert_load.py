@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from crawler.convert import DATABASES, load_files, parquet
+from crawler.convert import DATABASES, writing
 from tests.conftest import MakeDatabase
 
 HOSTILE = [
@@ -50,20 +50,20 @@ def load(tmp_path: Path) -> Path:
     for number in range(2):
         ids = range(number * many, (number + 1) * many)
         texts = HOSTILE if number == 0 else HOSTILE[::-1]
-        parquet.write(tmp_path / f"pages-{number:05}.parquet", "pages", page_columns(list(ids), texts))
+        writing.write_table(tmp_path / f"pages-{number:05}.parquet", "pages", page_columns(list(ids), texts))
     links = {"source": [0, 0, many], "target": [1, 2, 0]}
-    parquet.write(tmp_path / "links-00000.parquet", "links", links)
+    writing.write_table(tmp_path / "links-00000.parquet", "links", links)
     numbers = ("site_id", "domain_id", "community_id", "first_page", "pages")
     names = {"site": ["https://a.example", "https://b.example"], "site_hash": [-(2**63), 2**63 - 1]}
     texts_of = {"title": HOSTILE[6:8], "description": [None, "\t"]}
-    parquet.write(
+    writing.write_table(
         tmp_path / "sites.parquet", "sites", {**{name: [0, 1] for name in numbers}, **names, **texts_of}
     )
     domains = {"domain_id": [0], "domain": ["a.example"], "sites": [2], "pages": [2 * many]}
-    parquet.write(tmp_path / "domains.parquet", "domains", domains)
+    writing.write_table(tmp_path / "domains.parquet", "domains", domains)
     communities = {"community_id": [0], "site": ["https://a.example"], "sites": [2], "pages": [2 * many]}
-    parquet.write(tmp_path / "communities.parquet", "communities", communities)
-    assert sum(load_files.write(tmp_path, DATABASES, 2)) == 2 * many + 3 + 2 + 1 + 1
+    writing.write_table(tmp_path / "communities.parquet", "communities", communities)
+    assert sum(writing.write_load_files(tmp_path, DATABASES, 2)) == 2 * many + 3 + 2 + 1 + 1
     return tmp_path / "load"
 
 
@@ -86,7 +86,7 @@ def page_columns(ids: list[int], texts: list[str | None]) -> dict[str, Any]:
 def wanted(load: Path) -> dict[str, list[tuple[Any, ...]]]:
     """The rows of every table, from the Parquet files."""
     found = {}
-    for table in parquet.SCHEMAS:
+    for table in writing.SCHEMAS:
         files = sorted(load.parent.glob(f"{table}*.parquet"))
         found[table] = [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
     return found
@@ -105,7 +105,7 @@ def loaded(url: str) -> dict[str, list[tuple[Any, ...]]]:
                         text(f"select * from {table} order by {keys.get(table, 1)}")
                     )
                 ]
-                for table in parquet.SCHEMAS
+                for table in writing.SCHEMAS
             }
     finally:
         engine.dispose()
@@ -154,7 +154,7 @@ def test_duckdb_takes_all_of_it(load: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(load)
     with duckdb.connect() as connection:
         connection.execute((load / "duckdb.sql").read_text())
-        found = {table: connection.execute(f"from {table}").fetchall() for table in parquet.SCHEMAS}
+        found = {table: connection.execute(f"from {table}").fetchall() for table in writing.SCHEMAS}
     assert found == wanted(load)
 
 
@@ -162,11 +162,11 @@ def test_a_line_is_a_row(load: Path) -> None:
     lines = (load / "pages.tsv").read_bytes().decode().split("\n")
     assert lines.pop() == ""
     assert len(lines) == 2 * len(HOSTILE)
-    assert {line.count("\t") for line in lines} == {len(parquet.SCHEMAS["pages"]) - 1}
+    assert {line.count("\t") for line in lines} == {len(writing.SCHEMAS["pages"]) - 1}
 
 
 def test_only_what_is_asked_for_is_written(tmp_path: Path) -> None:
-    for table, schema in parquet.SCHEMAS.items():
-        parquet.write(tmp_path / f"{table}.parquet", table, {name: [] for name in schema.names})
-    assert list(load_files.write(tmp_path, ["duckdb"], 1)) == []
+    for table, schema in writing.SCHEMAS.items():
+        writing.write_table(tmp_path / f"{table}.parquet", table, {name: [] for name in schema.names})
+    assert list(writing.write_load_files(tmp_path, ["duckdb"], 1)) == []
     assert [path.name for path in (tmp_path / "load").iterdir()] == ["duckdb.sql"]

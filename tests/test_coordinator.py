@@ -26,7 +26,13 @@ from sqlalchemy import Table, make_url, select, text
 
 from benchmarks.producers import Author
 from crawler import options
-from crawler.coordinator.coordinator import BATCH_BYTES, KILL_POINTS, KILL_VARIABLE, READ_AT_A_TIME, Coordinator
+from crawler.coordinator.coordinator import (
+    BATCH_BYTES,
+    KILL_POINTS,
+    KILL_VARIABLE,
+    READ_AT_A_TIME,
+    Coordinator,
+)
 from crawler.queue.results import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
 from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, encode, pack_links
 from crawler.store.database import DatabaseError, migrate, open_database

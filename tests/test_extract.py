@@ -17,8 +17,8 @@ from sqlalchemy import Engine, select
 
 from crawler.archive import writer as archive
 from crawler.records import Page, pack_links
-from crawler.store.queries import archived_pages, count_archived
 from crawler.store.database import migrate, open_database, transaction
+from crawler.store.queries import archived_pages, count_archived
 from crawler.store.tables import fetches, pages, sites
 from crawler.store.write import Stored, forget, store
 from tests.archiving import check_files, exchange, writer

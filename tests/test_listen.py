@@ -33,9 +33,8 @@ from crawler.queue import connection
 from crawler.queue.results import results_key
 from crawler.records import Check, RecordError, decode
 from crawler.status import listener as listening
-from crawler.status.packets import Client, packets_of
-from crawler.status.packets import join
 from crawler.status.listener import CALL_ENTRIES, Spool
+from crawler.status.packets import Client, join, packets_of
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.tables import checks
 from crawler.store.write import Counts, Stored, store

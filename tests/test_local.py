@@ -75,7 +75,14 @@ def test_a_coordinator_learns_no_secrets_by_its_command_line(place: Place, farm:
 
 
 # What a coordinator runs, its planner included.
-COORDINATING = ("coordinator/*", "reconcile/*", "planning/*", "recheck/planner", "recheck/revisits", "recheck/report")
+COORDINATING = (
+    "coordinator/*",
+    "reconcile/*",
+    "planning/*",
+    "recheck/planner",
+    "recheck/revisits",
+    "recheck/report",
+)
 
 
 def test_what_is_not_handed_on_is_of_agents_alone() -> None:

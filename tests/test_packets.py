@@ -13,7 +13,21 @@ from crawler import records
 from crawler.fetch import errors
 from crawler.records import Check
 from crawler.status import packets
-from crawler.status.packets import AHEAD_MS, DIGITS, LEAST_BYTES, MOST_BYTES, STATUSES, Fault, Frames, PacketError, Refusal, decode, fields_of, join, offset
+from crawler.status.packets import (
+    AHEAD_MS,
+    DIGITS,
+    LEAST_BYTES,
+    MOST_BYTES,
+    STATUSES,
+    Fault,
+    Frames,
+    PacketError,
+    Refusal,
+    decode,
+    fields_of,
+    join,
+    offset,
+)
 
 NOW = 1_795_003_200_000  # 2026-11-18 12:00:00 UTC
 LIMIT = 200

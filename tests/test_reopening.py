@@ -18,9 +18,15 @@ from sqlalchemy import Engine, event, select
 from crawler.left_out import LeftOut
 from crawler.queue.queue import LockLostError, Newcomer, Offer, Restored
 from crawler.reconcile import reopening
-from crawler.reconcile.reopening import DecisionLock
-from crawler.reconcile.reopening import RefusedPages, refuse_full
-from crawler.reconcile.reopening import HASHES_AT_A_TIME, SITES_AT_A_TIME, Reopening, unknown_of
+from crawler.reconcile.reopening import (
+    HASHES_AT_A_TIME,
+    SITES_AT_A_TIME,
+    DecisionLock,
+    RefusedPages,
+    Reopening,
+    refuse_full,
+    unknown_of,
+)
 from crawler.records import Page, SiteEnded, hash64, set_hash
 from crawler.store import tables
 from crawler.store.database import transaction

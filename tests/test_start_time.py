@@ -138,7 +138,7 @@ HEAVY = {
         "tldextract",
         "scrapy.core.downloader.handlers.http11",
         "crawler.store.tables",
-        "crawler.views.beside",
+        "crawler.views.live",
     ),
 }
 

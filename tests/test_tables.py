@@ -38,8 +38,9 @@ from crawler.records import (
     pack_links,
 )
 from crawler.store import database, write
-from crawler.store import upsert as bulk_mariadb, upsert as bulk_postgres
 from crawler.store import rows as row_of
+from crawler.store import upsert as bulk_mariadb
+from crawler.store import upsert as bulk_postgres
 from crawler.store import upsert as upserts
 from crawler.store.database import (
     DatabaseAway,

@@ -21,8 +21,8 @@ from crawler.queue import connection
 from crawler.queue.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
 from crawler.recheck.planner import PACKED, due_pages
 from crawler.reconcile import agreement
-from crawler.reconcile.naming import Again, naming_pages, opened
 from crawler.reconcile.agreement import Owed
+from crawler.reconcile.naming import Again, naming_pages, opened
 from crawler.reconcile.reopening import SENT_BACK, checkpoint_from_tables, unknown_of
 from crawler.store.database import check_version, open_database, transaction
 from crawler.store.queries import by_key, counts_of

@@ -18,7 +18,7 @@ from crawler.convert import DATABASES
 if TYPE_CHECKING:
     import argparse
 
-    from crawler.convert.conversion import Progress, Wishes
+    from crawler.convert.convert import Progress, Wishes
 
 # A folder's name and nothing else; `.tmp` and `.old` are those of unfinished ones.
 _RUN = re.compile(r"(?!.*\.(?:tmp|old)$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -86,7 +86,7 @@ class Command(LowtideCommand):
         if folder.exists():
             raise CommandError(f"{folder} is there already; remove it, or give another --run")
         engine = self.tables()
-        from crawler.convert.conversion import ConvertError, convert
+        from crawler.convert.convert import ConvertError, convert
         from rankers.folder import FolderError, remove_leftovers
 
         try:
@@ -105,7 +105,7 @@ class Command(LowtideCommand):
             print(_text(figures, folder))
 
     def _wishes(self, opts: argparse.Namespace) -> Wishes:
-        from crawler.convert.conversion import Wishes
+        from crawler.convert.convert import Wishes
         from rankers.pieces import cores
 
         return Wishes(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from crawler.local.summary import Left
     from crawler.local.supervisor import Child
     from crawler.reports import Crawl
-    from crawler.views.parted import Parted
+    from crawler.views.live import Parted
 
 # What scrapyd tells every spider of its job, as arguments.
 _OF_SCRAPYD = ("_job", "_version")
@@ -133,7 +133,7 @@ class Command(stock.Command):
         if not self.options.live_view or not _is_drawn_on() or self._items_go_to_output(opts):
             return None
         from crawler.local.supervisor import end_with_parent
-        from crawler.views.parted import part
+        from crawler.views.live import part
 
         child = part(partial(end_with_parent, os.getpid()))
         if child is None:
@@ -370,10 +370,10 @@ class Command(stock.Command):
             raise CommandError(f"VAR_DIR {var} cannot be written; wanted a folder that can be")
 
     def _show(self, child: Parted) -> int:
-        from crawler.views import beside
+        from crawler.views import live
 
         assert self.settings is not None
-        code = beside.show(child, self.settings, self.options)
+        code = live.show(child, self.settings, self.options)
         return code if code >= 0 else 128 - code
 
     def _crawl(self, name: str, opts: argparse.Namespace) -> int:

@@ -66,8 +66,7 @@ class Command(LowtideCommand):
         return self._local(as_given, opts)
 
     def _local(self, as_given: BaseSettings, opts: argparse.Namespace) -> int:
-        from crawler.local.local import Beside
-        from crawler.local.local import UNUSABLE
+        from crawler.local.local import UNUSABLE, Beside
         from crawler.local.server import OtherCrawl
 
         assert self.settings is not None

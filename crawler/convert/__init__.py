@@ -8,5 +8,15 @@ down (spill); then it is known which rows are pages (pages) and how sites are nu
 (hashes, links, graph), links between sites communities; last, texts and numbers come together (parquet, load_files).
 """
 
+from __future__ import annotations
+
 # What load files are written for. Here, where a command line's help finds it without loading anything.
 DATABASES = ("postgresql", "mariadb", "duckdb")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What keeps tables from being converted, in one line for the person.
+
+
+class ConvertError(Exception):
+    """The tables cannot be converted as they are, or not to this place."""

@@ -6,13 +6,117 @@ neighbours, and the sites of a domain.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from sqlalchemy import Connection, func, select
 
+from crawler.convert import writing
 from crawler.convert.pages import Pages
-from crawler.convert.sites import Sites
 from crawler.convert.spill import Rows
+from crawler.store import tables
+
+# ------------------------------------------------------------------------------------------------------------
+# The sites that have rows, in the order in which they and their pages are numbered, and the ranges they are read in.
+#
+# The order is that of (domain, name), so that a domain's sites and a site's pages are neighbours. It depends on the
+# names alone: who found what first changes no number. Ranges are cut by rows and never by the number of converters,
+# or another number of them would write other files.
+
+
+# A range ends with the site that brings it to so many rows: one row group of Parquet, some 10 MB of pages in the file.
+RANGE_ROWS = 131_072
+
+
+class Sites(NamedTuple):
+    """All in the order of (domain, name)."""
+
+    names: list[str]
+    domains: list[str]
+    hashes: np.ndarray  # int64, sites.site_id
+    rows: np.ndarray  # int64, of the table `pages`
+
+
+class Counted(NamedTuple):
+    """A site as the database gives it."""
+
+    site_id: int
+    name: str | None  # None: it has rows in `pages` alone
+    rows: int
+
+
+def count(connection: Connection) -> list[Counted]:
+    """Every site that has rows, in no order."""
+    site, pages = tables.sites, tables.pages
+    rows = select(pages.c.site_id, func.count().label("rows")).group_by(pages.c.site_id).subquery()
+    named = rows.outerjoin(site, site.c.site_id == rows.c.site_id)
+    asked = select(rows.c.site_id, site.c.site, rows.c.rows).select_from(named)
+    return [Counted(*row) for row in connection.execute(asked)]
+
+
+def ordered(counted: Iterable[Counted], domain_of: Callable[[str], str]) -> Sites:
+    """The sites that have a name."""
+    found = sorted(
+        (domain_of(name), name, site_id, rows) for site_id, name, rows in counted if name is not None
+    )
+    return Sites(
+        [name for _, name, _, _ in found],
+        [domain for domain, _, _, _ in found],
+        np.array([site_id for _, _, site_id, _ in found], np.int64),
+        np.array([rows for _, _, _, rows in found], np.int64),
+    )
+
+
+def known(connection: Connection) -> int:
+    """How many sites there are, those without rows too."""
+    return int(connection.execute(select(func.count()).select_from(tables.sites)).scalar_one())
+
+
+def names(connection: Connection) -> list[str]:
+    """The names of all of these, in order."""
+    return sorted(connection.execute(select(tables.sites.c.site)).scalars())
+
+
+def cut(rows: Sequence[int] | np.ndarray, most: int) -> list[int]:
+    """Where runs of sites begin, each but the last with `most` rows or just more, and the end; one at least."""
+    bounds, held = [0], 0
+    for site, more in enumerate(rows):
+        held += int(more)
+        if held >= most:
+            bounds.append(site + 1)
+            held = 0
+    if bounds[-1] < len(rows) or len(bounds) == 1:
+        bounds.append(len(rows))
+    return bounds
+
+
+# --- for converters -------------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """What a converter must know of the sites; arrays in their order."""
+
+    hashes: np.ndarray  # int64
+    rows: np.ndarray  # int64
+    bounds: np.ndarray  # int64: range k has the sites bounds[k] .. bounds[k + 1] - 1
+
+
+def plan_of(found: Sites) -> Plan:
+    """The ranges of these sites."""
+    return Plan(found.hashes, found.rows, np.array(cut(found.rows, RANGE_ROWS), np.int64))
+
+
+def save(plan: Plan, folder: Path) -> None:
+    """Writes it for converters in other processes."""
+    for name, array in plan._asdict().items():
+        writing.save_array(folder / f"plan-{name}.npy", array)
+
+
+def load(folder: Path) -> Plan:
+    """Reads it; the arrays are shared with all that do."""
+    return Plan(*(np.load(folder / f"plan-{name}.npy", mmap_mode="r") for name in Plan._fields))
 
 
 class Numbering(NamedTuple):

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crawler.convert import hashes
-from crawler.convert.errors import ConvertError
+from crawler.convert import ConvertError, hashes
 from crawler.convert.spill import REDIRECTED, Rows, Spill
 from rankers.compiling import compiled
 

@@ -7,22 +7,145 @@ under a declared schema, which no value of a row can change.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import BigInteger, Connection, Engine, bindparam, func, select
 
-from crawler.convert.errors import ConvertError
-from crawler.convert.sites import Plan
+import crawler
+from crawler.convert import ConvertError, numbering
+from crawler.convert.numbering import Plan
 from crawler.convert.spill import DUPLICATE, KINDS, REDIRECTED, TEXTS, Rows, Writer
 from crawler.records import hash_of
-from crawler.store.database import transaction
+from crawler.store.database import DatabaseError, open_database, transaction
 from crawler.store.tables import pages
+
+# ------------------------------------------------------------------------------------------------------------
+# Work for several threads whose results are wanted in order, with few of them waiting in memory.
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> Iterator[_Result]:
+    """function(item) of each item, in the items' order; one result per thread and one more wait at most.
+
+    What the function raises is raised here in its place, and nothing more is begun.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[_Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > threads + 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+# ------------------------------------------------------------------------------------------------------------
+# One state of the tables for as long as they are read, while coordinators go on writing; for several readers too.
+#
+# Hides how each database does that. SQLite has no word for it: whoever holds the write lock keeps every other
+# connection's state from moving on, so readers begin while it is held, a few milliseconds. PostgreSQL hands a state
+# on by name. MariaDB does so to nobody: there one connection reads.
+#
+# On SQLite the log cannot be used again while a state is held, and grows by all that is written meanwhile.
+
+
+# How long the write lock is asked for: a coordinator lets go of it between two batches only.
+LOCK_SECONDS = 60
+# A log that grew beyond this is given back to the disk afterwards.
+LARGEST_LOG_BYTES = 64_000_000
+_FIRST_LOOK = "SELECT 1 FROM sites LIMIT 1"
+
+
+def can_be_shared(engine: Engine) -> bool:
+    """Whether several connections can read the same state."""
+    return engine.dialect.name in ("sqlite", "postgresql")
+
+
+@contextmanager
+def held(engine: Engine, others: Callable[[str], None] | None = None) -> Iterator[Connection]:
+    """A connection that sees one state until the block ends.
+
+    `others(name)` is called once, for other processes to enter `joined` with that name before it returns.
+    DatabaseError where the database does not answer.
+    """
+    with transaction(engine) as reader:
+        _begin(reader)
+        if others is None:
+            reader.exec_driver_sql(_FIRST_LOOK)
+        elif engine.dialect.name == "sqlite":
+            _together(engine, reader, others)
+        else:
+            others(str(reader.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()))
+        yield reader
+
+
+@contextmanager
+def joined(engine: Engine, name: str) -> Iterator[Connection]:
+    """A connection that sees the state of this name until the block ends."""
+    with transaction(engine) as reader:
+        _begin(reader)
+        if engine.dialect.name == "postgresql":
+            reader.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{name}'")
+        reader.exec_driver_sql(_FIRST_LOOK)
+        yield reader
+
+
+def log_bytes(engine: Engine) -> int:
+    """How large SQLite's log is; 0 elsewhere."""
+    log = Path(f"{engine.url.database}-wal")
+    if engine.dialect.name != "sqlite" or not log.is_file():
+        return 0
+    return log.stat().st_size
+
+
+def give_log_back(engine: Engine) -> None:
+    """Empties a log that has become large, if nobody reads or writes just now; else the next writer uses it again."""
+    if log_bytes(engine) > LARGEST_LOG_BYTES:
+        with suppress(DatabaseError), transaction(engine) as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _begin(reader: Connection) -> None:
+    kind = reader.dialect.name
+    if kind == "sqlite":
+        reader.exec_driver_sql("BEGIN")  # the driver would begin none for reading
+    elif kind == "postgresql":
+        reader.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    else:
+        reader.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.exec_driver_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+
+
+def _together(engine: Engine, reader: Connection, others: Callable[[str], None]) -> None:
+    """Everybody's first look, while nobody can commit."""
+    with transaction(engine) as lock:
+        lock.exec_driver_sql(f"PRAGMA busy_timeout={LOCK_SECONDS * 1000}")
+        lock.exec_driver_sql("BEGIN IMMEDIATE")
+        reader.exec_driver_sql(_FIRST_LOOK)
+        others("")
+        lock.exec_driver_sql("ROLLBACK")
+
 
 # Rows that one question is about to bring, and the most sites that it names.
 BATCH_ROWS = 20_000
@@ -201,3 +324,127 @@ def _letters(text: np.ndarray, ends: np.ndarray, whole: np.ndarray) -> np.ndarra
     if len(held) != len(whole) * _DIGITS:
         held = text[ends[whole][:, np.newaxis] + np.arange(_DIGITS)]
     return held.reshape(-1, _DIGITS)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Converters: processes that read ranges of sites side by side, all of them one state of the tables.
+#
+# with started(engine, folder, 2) as converters, snapshot.held(engine, converters.begin) as connection: … for counts
+# in converters.read(range(many)): …
+#
+# Hides the processes. Each is asked in lines of JSON and answers in lines of JSON; nothing is pickled, and one whose
+# coordinator is killed sees the end of its input and ends. ConvertError where one fails, with its words.
+
+
+class Converters:
+    """Some processes that have the tables open; `begin` them, then let them `read`."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        self._processes = processes
+        self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+
+    def begin(self, name: str) -> None:
+        """Lets all of them see the state of this name (snapshot.held)."""
+        for process in self._processes:
+            _tell(process, name)
+        for process in self._processes:
+            _answer(process)
+            self._idle.put(process)
+
+    def read(self, folder: Path, ranges: Iterable[int]) -> Iterator[dict[str, int]]:
+        """Puts the ranges down in `folder`, where the plan is; what `read_range` returns for each, in their order."""
+
+        def read_one(number: int) -> dict[str, int]:
+            process = self._idle.get()
+            try:
+                _tell(process, [str(folder), number])
+                return dict(_answer(process))
+            finally:
+                self._idle.put(process)
+
+        return in_order(read_one, ranges, len(self._processes))
+
+
+@contextmanager
+def started(engine: Engine, many: int) -> Iterator[Converters]:
+    """So many converters, ready to begin; all are gone when the block ends."""
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        processes.extend(_start() for _ in range(many))
+        for process in processes:
+            _tell(process, engine.url.render_as_string(hide_password=False))
+        for process in processes:
+            _answer(process)
+        yield Converters(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _start() -> subprocess.Popen[str]:
+    # As this process found the package, whatever folder it was called in.
+    path = [str(Path(crawler.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "crawler.convert.reading"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _tell(process: subprocess.Popen[str], what: Any) -> None:
+    assert process.stdin is not None
+    try:
+        print(json.dumps(what), file=process.stdin, flush=True)
+    except BrokenPipeError:
+        raise _ended(process) from None
+
+
+def _answer(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise _ended(process)
+    answer = json.loads(line)
+    if "error" in answer:
+        raise ConvertError(answer["error"])
+    return answer["done"]
+
+
+def _ended(process: subprocess.Popen[str]) -> ConvertError:
+    return ConvertError(f"a converter ended with code {process.wait()} before its work was done")
+
+
+# --- the other side -------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """One converter: the database's URL, the state's name, then ranges to read, until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator's end is its end
+    asked = map(json.loads, sys.stdin)
+    try:
+        engine = open_database(next(asked))
+        with engine.connect():  # drivers load here, not while everybody waits for the state
+            _done(None)
+        with joined(engine, next(asked)) as connection:
+            _done(None)
+            for folder, number in asked:
+                plan = numbering.load(Path(folder))
+                _done(read_range(connection, plan, Path(folder), number))
+    except StopIteration:
+        return
+    except BrokenPipeError:
+        # The coordinator was killed: nobody is there to be told, nor to read what Python would flush at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ConvertError, DatabaseError, OSError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+
+
+def _done(what: Any) -> None:
+    print(json.dumps({"done": what}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

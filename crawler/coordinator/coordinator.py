@@ -11,9 +11,6 @@ server refuses us (password, wrong kind of key).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-from crawler import states
-from crawler.records import Asked, Health, Page, Record
 import gc
 import json
 import logging
@@ -25,11 +22,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+
 import redis
+
+from crawler import states
 from crawler.coordinator.notify import Hooks
-from crawler.coordinator.retention import Thinning, histories
-from crawler.coordinator.retention import LogKeeper
+from crawler.coordinator.retention import LogKeeper, Thinning, histories
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError, Options
 from crawler.queue import connection as restarts
@@ -38,18 +37,17 @@ from crawler.queue.connection import told as told_redis
 from crawler.queue.results import Entry, ResultsStream, alive_key, heartbeat_key
 from crawler.reconcile.comparing import Comparison
 from crawler.reconcile.reopening import Reopening
-from crawler.records import RecordError, decode, is_plain
+from crawler.records import Asked, Health, Page, Record, RecordError, decode, is_plain
 from crawler.store import durability
 from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
 from crawler.store.write import Letter, Stored, bury, store
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
     import redis
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
-
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
-from crawler.store.database import LOCK_SECONDS, transaction
-import logging
-import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
 from sqlalchemy import Column, delete, func, select
-from crawler.store.database import transaction
+
+from crawler.store.database import LOCK_SECONDS, transaction
 from crawler.store.tables import checks, fetches, health, health_changes, visits
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
     import redis
     from sqlalchemy import Engine
-    from crawler.options import Options
 
+    from crawler.options import Options
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -93,7 +89,6 @@ class LogKeeper:
                 return False
             finally:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout={LOCK_SECONDS * 1000}")
-
 
 
 DAY_SECONDS = 86_400.0

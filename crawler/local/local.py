@@ -8,18 +8,6 @@ dies, agents and coordinator start it again. Nobody waits for ever: where nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-from redis.exceptions import RedisError
-from crawler.local.server import Server
-from crawler.options import OptionError
-from crawler.queue import connection
-import asyncio
-import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
-from crawler.local.server import Server
 import asyncio
 import itertools
 import json
@@ -30,29 +18,30 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
 import msgspec
 from redis.exceptions import RedisError
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.project import inside_project
+
 from crawler import engine
 from crawler import options as our_options
 from crawler.local.server import OtherCrawl, Server, ServerError, is_gone
+from crawler.options import OptionError
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
 from crawler.queue.results import Mark, heartbeat_key, results_key
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scrapy.settings import BaseSettings
-    from crawler.options import Options
-    from scrapy.settings import BaseSettings
-    from crawler.options import Options
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
-    from crawler.options import Options
 
+    from crawler.options import Options
 
 
 # ------------------------------------------------------------------------------------------------------------

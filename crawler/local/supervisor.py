@@ -8,9 +8,6 @@ coordinator is no child of it: the agents see to that (crawler/local/local.py).
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 import ctypes
 import logging
 import os
@@ -19,11 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-
-
 
 # ------------------------------------------------------------------------------------------------------------
 # How a process with an event loop hears that it is to end: SIGINT and SIGTERM, for as long as its work takes.

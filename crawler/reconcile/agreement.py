@@ -12,30 +12,22 @@ A finished site's pages are the newest rows of the site, as many as the queue co
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-from contextlib import suppress
-from typing import NamedTuple
-from crawler.records import SET_HASHES, set_hash
-from array import array
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Generator, Mapping
-from contextlib import closing
-from heapq import merge
-from typing import TYPE_CHECKING, Any, NamedTuple
-from sqlalchemy import case, func, literal_column, select
-from crawler.records import SET_HASHES, hash64, set_hash
-from crawler.store.database import transaction
-from crawler.store.tables import pages
 import asyncio
 import json
+from array import array
 from base64 import b64decode
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import closing, suppress
+from heapq import merge
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
+
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import case, func, literal_column, select
+
 from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.left_out import from_text
 from crawler.local.local import joined
@@ -55,19 +47,17 @@ from crawler.records import (
     hash64,
     set_hash,
 )
-from crawler.store.database import check_version, open_database
+from crawler.store.database import check_version, open_database, transaction
 from crawler.store.queries import by_key, counts_of
-from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, sites
+from crawler.store.tables import BLOCKED, FINISHED, QUEUED, dead_letters, pages, sites
 from crawler.store.tables import UNFINISHED as STILL_OPEN
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
+
     from crawler.options import Options
     from crawler.queue.queue import Holding
-
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -11,49 +11,38 @@ Killed at any moment it loses nothing: what is not decided is looked at again.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeVar
-from crawler.queue.queue import LockLostError
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-from sqlalchemy import func, select
-from crawler.left_out import LeftOut, in_words, to_text, unpacked
-from crawler.records import SiteEnded, encode, hash64
-from crawler.store.database import transaction
-from crawler.store.queries import counts_of
-from crawler.store.tables import FINISHED, pages, sites
-from crawler.urls.url import page_of
-import asyncio
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
 import redis
-from sqlalchemy import and_, select, tuple_
+from sqlalchemy import and_, func, select, tuple_
+
 from crawler.agent.frontier import Known, checkpoint_of
+from crawler.left_out import LeftOut, in_words, to_text, unpacked
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
 from crawler.reconcile import agreement
 from crawler.reconcile.agreement import lost_pages
 from crawler.reconcile.aliases import Aliases
-from crawler.records import hash64
+from crawler.records import SiteEnded, encode, hash64
 from crawler.store.database import DatabaseAway, transaction
-from crawler.store.queries import by_key
-from crawler.store.tables import pages, sites
+from crawler.store.queries import by_key, counts_of
+from crawler.store.tables import FINISHED, pages, sites
 from crawler.urls.url import page_of, path_of
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from sqlalchemy import Engine
-    from crawler.options import Options
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
     from redis.asyncio import Redis
     from scrapy.settings import BaseSettings
     from sqlalchemy import Engine
+
     from crawler.options import Options
     from crawler.queue.queue import SiteRecord, Undecided
     from crawler.reconcile.agreement import Owed
-
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -347,7 +336,11 @@ class _Decision:
         made = await self._lock.keep(lambda: self._checkpoint(site, undecided.record, many, now_ms))
         checkpoint, lost = made
         taken, noted = len(undecided.entries), undecided.noted
-        owed = lost.and_before(agreement.read_owed((await self._queue.owed()).get(site, ""))).text if lost else ""
+        owed = (
+            lost.and_before(agreement.read_owed((await self._queue.owed()).get(site, ""))).text
+            if lost
+            else ""
+        )
         opened = await self._queue.reopen(*self._lock.holder, site, checkpoint, taken, noted, owed)
         if opened and checkpoint:
             logger.info("%s is opened again: %s", site, _why(many, noted))

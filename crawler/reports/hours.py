@@ -15,8 +15,7 @@ from crawler.planning.load import FULL, UNKNOWN
 from crawler.planning.planner import Planner
 from crawler.queue import connection
 from crawler.queue.queue import SiteQueue
-from crawler.views.drawing import HeatRow, Picture, heat
-from crawler.views.pictures import host
+from crawler.views.drawing import HeatRow, Picture, heat, host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

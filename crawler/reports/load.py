@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from crawler.views.drawing import load_heat
 from crawler.views.figures import Loads
-from crawler.views.pictures import load_heat
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl

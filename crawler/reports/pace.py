@@ -6,9 +6,8 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from crawler.views.drawing import Picture
+from crawler.views.drawing import Picture, pace_columns
 from crawler.views.figures import pages_per_hour
-from crawler.views.pictures import pace_columns
 
 if TYPE_CHECKING:
     from crawler.reports import Crawl

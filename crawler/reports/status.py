@@ -15,8 +15,7 @@ from crawler.records import status_in_words
 from crawler.store.database import transaction
 from crawler.store.queries import by_key
 from crawler.store.tables import health, sites
-from crawler.views.drawing import Bar, Picture, bars
-from crawler.views.pictures import host
+from crawler.views.drawing import Bar, Picture, bars, host
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

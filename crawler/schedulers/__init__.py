@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 # name -> dotted path. Read without importing a policy, so that a command line is checked at once.
 NAMES = {
-    "random": "crawler.schedulers.random.Random",
-    "sorted": "crawler.schedulers.sorted.Sorted",
-    "hybrid": "crawler.schedulers.hybrid.Hybrid",
+    "random": "crawler.schedulers.paper.Random",
+    "sorted": "crawler.schedulers.paper.Sorted",
+    "hybrid": "crawler.schedulers.paper.Hybrid",
     "regret": "crawler.schedulers.regret.Regret",
-    "early": "crawler.schedulers.early.Early",
+    "early": "crawler.schedulers.regret.Early",
 }
 
 

@@ -17,34 +17,30 @@ OptionError for an address, networks, a port or an offset that cannot be used.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import Sequence
-from itertools import islice
-from typing import Any, NamedTuple
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-from crawler.queue.results import results_key
-import asyncio
 import errno
 import logging
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
+
 from crawler import records
 from crawler.options import OptionError
 from crawler.queue import connection
+from crawler.queue.results import results_key
 from crawler.status.packets import Fault, Frames, PacketError, Refusal, decode, offset
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
-    from crawler.options import Options
 
+    from crawler.options import Options
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -250,7 +246,6 @@ def _check_disk(answer: object) -> None:
     assert isinstance(answer, list)
     if not answer[0]:
         raise RedisError(f"its file was not on the disk within {DISK_SECONDS} s")
-
 
 
 # Bytes taken from a socket at a time.

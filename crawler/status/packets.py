@@ -27,23 +27,21 @@ packet's limit and what was brought last. What is not to be understood with cert
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta, timezone
-from hashlib import blake2b
-from typing import Any, Final, Literal, NamedTuple
-from crawler.records import Check
-from crawler.urls.url import UrlError, split_page
 import argparse
+import re
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta, timezone
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
-
+from crawler.records import Check
+from crawler.urls.url import UrlError, split_page
 
 # Why a packet is refused; counts go by these.
 Fault = Literal[

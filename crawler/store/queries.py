@@ -9,31 +9,19 @@ what comes meanwhile does not count.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypedDict
-from sqlalchemy import Column, Engine, Select, Table, case, func, select
-from crawler.records import MOVED
-from crawler.store.database import transaction
-from crawler.store.tables import BLOCKED, FINISHED, PAUSED, dead_letters, fetches, pages, runs, sites
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
-from sqlalchemy import bindparam, func, select
-from crawler.store.database import transaction
-from crawler.store.tables import pages
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-from sqlalchemy import Engine, Select, exists, func, or_, select, true
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from sqlalchemy import Column, Engine, Select, Table, bindparam, case, exists, func, or_, select, true
+
 from crawler.records import MOVED, hash64
 from crawler.store.database import transaction
-from crawler.store.tables import FINISHED, pages, sites
+from crawler.store.tables import BLOCKED, FINISHED, PAUSED, dead_letters, fetches, pages, runs, sites
 from crawler.urls.url import UrlError, resolve
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sqlalchemy.sql import ColumnElement
-
 
 
 # How many kinds of failure are told apart; the rest is rarely worth a line.

@@ -7,27 +7,31 @@ are best in the order of their keys, so that two writers do not wait for each ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
-from sqlalchemy import BigInteger, Column, Connection, Dialect, Float, Integer, LargeBinary, MetaData, Table
-from sqlalchemy.exc import DBAPIError
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-from collections.abc import Callable
-from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from sqlalchemy import Connection, Dialect, Table, func, select
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Dialect,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    func,
+    select,
+)
 from sqlalchemy.dialects import mysql
-from typing import TYPE_CHECKING
+from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from crawler.store.rows import Row
-    from crawler.store.rows import Row
     from sqlalchemy.sql.dml import Insert
-    from crawler.store.rows import Row
 
+    from crawler.store.rows import Row
 
 
 # ------------------------------------------------------------------------------------------------------------

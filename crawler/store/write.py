@@ -8,22 +8,28 @@ cannot be stored as it is (NUL, lone surrogates) is cleaned; all other refusals 
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
-from sqlalchemy import BigInteger, Connection, and_, bindparam, case, func, or_, update
-from crawler.records import unpack_lastmods
-from crawler.store.tables import pages
-from functools import cache
-from typing import TYPE_CHECKING, Any
-from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, update
-from crawler.store.rows import LIFE_COLUMNS, PAGE_COLUMNS, Row
-from crawler.store.tables import pages
 import base64
 import json
 import time
+from functools import cache
 from operator import gt, itemgetter
-from typing import Any, NamedTuple
-from sqlalchemy import ColumnElement, Connection, delete, func, literal_column, or_, select
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
+
 from crawler.records import (
     Asked,
     Check,
@@ -37,12 +43,13 @@ from crawler.records import (
     SiteOrder,
     Visit,
     hash64,
+    unpack_lastmods,
 )
 from crawler.states import IllegalTransition
-from crawler.store import write_rules
 from crawler.store import rows as row_of
+from crawler.store import write_rules
 from crawler.store.ranks import forget as forget_ranks
-from crawler.store.rows import Row, clean, site_id
+from crawler.store.rows import LIFE_COLUMNS, PAGE_COLUMNS, Row, clean, site_id
 from crawler.store.tables import (
     beliefs,
     checks,
@@ -57,12 +64,9 @@ from crawler.store.tables import (
     visits,
 )
 from crawler.store.upsert import Upsert, write
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.dml import Update
-    from sqlalchemy.sql.dml import Update
-
 
 
 # ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,10 @@ agents that asked the same change nothing. What a database refuses passes to the
 from __future__ import annotations
 
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
 from sqlalchemy import (
     BigInteger,
     Connection,
@@ -20,28 +23,24 @@ from sqlalchemy import (
     func,
     literal_column,
     or_,
+    select,
     update,
 )
+
 from crawler import states
-from crawler.store.tables import pages
-from itertools import groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
-from sqlalchemy import select
 from crawler.status.health import Course, follow
 from crawler.store.rows import NAMED_COLUMNS, Row, clean, named_row, site_id
-from crawler.store.tables import health, health_changes, sites
+from crawler.store.tables import health, health_changes, pages, sites
 from crawler.store.upsert import Upsert, write
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlalchemy.sql.dml import Update
-    from crawler.records import Asked
-    from crawler.store.upsert import Rule
     from collections.abc import Iterable, Iterator
-    from crawler.records import Health
-    from crawler.status.health import Change
 
+    from sqlalchemy.sql.dml import Update
+
+    from crawler.records import Asked, Health
+    from crawler.status.health import Change
+    from crawler.store.upsert import Rule
 
 
 def _word(text: str) -> Any:

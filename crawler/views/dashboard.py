@@ -27,9 +27,8 @@ from crawler.queue.queue import BrokenRecordError, Holding, SiteRecord
 from crawler.records import status_in_words
 from crawler.store.database import DatabaseError
 from crawler.views import figures, metrics
-from crawler.views.drawing import Bar, bars
+from crawler.views.drawing import Bar, bars, load_heat, pace_columns
 from crawler.views.page import Section, environment, script, style
-from crawler.views.pictures import load_heat, pace_columns
 from crawler.views.watching import Kept, Seen, Watch
 from crawler.views.words import time_word
 

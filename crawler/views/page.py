@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from crawler.printable import printable_lines
-from crawler.views.drawing import Picture
-from crawler.views.pictures import host
+from crawler.views.drawing import Picture, host
 from crawler.views.words import size_word, status_word
 
 if TYPE_CHECKING:

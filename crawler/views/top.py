@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crawler.printable import printable
-from crawler.views.pictures import host
+from crawler.views.drawing import host
 from crawler.views.words import time_word
 
 if TYPE_CHECKING:

@@ -17,21 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from crawler.convert import (
-    converters,
-    graph,
-    links,
-    load_files,
-    numbering,
-    pages,
-    parquet,
-    reading,
-    sites,
-    snapshot,
-)
-from crawler.convert.errors import ConvertError
+from crawler.convert import ConvertError, graph, numbering, pages, reading, writing
+from crawler.convert.reading import in_order
 from crawler.convert.spill import REDIRECTED, Spill
-from crawler.convert.threads import in_order
 from crawler.urls.url import domain_finder
 from rankers.communities import by_smallest_site, communities, read_csv
 from rankers.folder import made_whole, write_manifest
@@ -61,12 +49,12 @@ def convert(engine: Engine, folder: Path, wishes: Wishes, progress: Progress) ->
 
     `log_bytes`: by how much SQLite's log has grown meanwhile.
     """
-    log = snapshot.log_bytes(engine)
+    log = reading.log_bytes(engine)
     with made_whole(folder) as made:
         figures = _write(engine, made, wishes, progress)
         write_manifest(made, figures)
-    grown = max(0, snapshot.log_bytes(engine) - log)
-    snapshot.give_log_back(engine)
+    grown = max(0, reading.log_bytes(engine) - log)
+    reading.give_log_back(engine)
     return {**figures, "log_bytes": grown}
 
 
@@ -115,7 +103,7 @@ def _write_read(made: Path, spill: Spill, read: _Read, wishes: Wishes, progress:
 class _Read(NamedTuple):
     """What was put down, beside what is in the files."""
 
-    sites: sites.Sites
+    sites: numbering.Sites
     ranges: int
     rows: int
     without_site: int  # of these, of a site that the tables do not name
@@ -127,14 +115,14 @@ class _Read(NamedTuple):
 def _read(engine: Engine, put_down: Path, wishes: Wishes, progress: Progress) -> _Read:
     many = min(wishes.processes, _worth(engine))
     with ExitStack() as stack:
-        others = stack.enter_context(converters.started(engine, many)) if many > 1 else None
-        connection = stack.enter_context(snapshot.held(engine, others.begin if others else None))
-        counted = sites.count(connection)
-        known = sites.known(connection)
+        others = stack.enter_context(reading.started(engine, many)) if many > 1 else None
+        connection = stack.enter_context(reading.held(engine, others.begin if others else None))
+        counted = numbering.count(connection)
+        known = numbering.known(connection)
         given = _given(wishes.communities, connection)
-        found = sites.ordered(counted, domain_finder(private_suffixes=wishes.private_suffixes))
-        plan = sites.plan_of(found)
-        sites.save(plan, put_down)
+        found = numbering.ordered(counted, domain_finder(private_suffixes=wishes.private_suffixes))
+        plan = numbering.plan_of(found)
+        numbering.save(plan, put_down)
         ranges = range(len(plan.bounds) - 1)
         if others:
             parts = others.read(put_down, ranges)
@@ -152,16 +140,16 @@ def _read(engine: Engine, put_down: Path, wishes: Wishes, progress: Progress) ->
 
 def _worth(engine: Engine) -> int:
     """How many converters are worth their start, a second each."""
-    if not snapshot.can_be_shared(engine):
+    if not reading.can_be_shared(engine):
         return 1
-    return max(1, reading.rows_about(engine) // sites.RANGE_ROWS)
+    return max(1, reading.rows_about(engine) // numbering.RANGE_ROWS)
 
 
 def _given(file: Path | None, connection: Connection) -> dict[str, int] | None:
     """The community of every known site by its name; None: no file was given."""
     if file is None:
         return None
-    names = sites.names(connection)
+    names = numbering.names(connection)
     try:
         with file.open("rb") as lines:
             return dict(zip(names, read_csv(lines, names).tolist(), strict=True))
@@ -172,8 +160,8 @@ def _given(file: Path | None, connection: Connection) -> dict[str, int] | None:
 # --- writing --------------------------------------------------------------------------------------------------
 
 
-def _links(spill: Spill, which: pages.Pages, wishes: Wishes, progress: Progress) -> Iterator[links.Piece]:
-    for piece in links.found(spill, which, wishes.processes):
+def _links(spill: Spill, which: pages.Pages, wishes: Wishes, progress: Progress) -> Iterator[graph.Piece]:
+    for piece in graph.found(spill, which, wishes.processes):
         progress("resolving links", piece.first + len(piece.counts), which.many)
         yield piece
 
@@ -181,25 +169,25 @@ def _links(spill: Spill, which: pages.Pages, wishes: Wishes, progress: Progress)
 def _write_pages(
     made: Path,
     spill: Spill,
-    found: sites.Sites,
+    found: numbering.Sites,
     which: pages.Pages,
     numbered: numbering.Numbering,
     community: np.ndarray,
     wishes: Wishes,
     progress: Progress,
 ) -> None:
-    files = parquet.PageFiles(made, spill, found, which, numbered, community)
-    indexes: dict[int, parquet.Texts] = {}
+    files = writing.PageFiles(made, spill, found, which, numbered, community)
+    indexes: dict[int, writing.Texts] = {}
     for number, part in enumerate(in_order(files.write, range(spill.ranges), wishes.processes)):
         indexes |= part
         progress("writing pages", int(spill.first[number + 1]), spill.rows.many)
-    parquet.write_sites(made, found, numbered, community, indexes)
+    writing.write_sites(made, found, numbered, community, indexes)
 
 
 def _write_load_files(made: Path, rows: int, wishes: Wishes, progress: Progress) -> None:
     if wishes.load:
         done = 0
-        for more in load_files.write(made, wishes.load, wishes.processes):
+        for more in writing.write_load_files(made, wishes.load, wishes.processes):
             done += more
             progress("writing load files", min(done, rows), rows)
 
