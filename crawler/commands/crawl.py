@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from crawler.local.summary import Left
     from crawler.local.supervisor import Child
     from crawler.reports import Crawl
-    from crawler.views.live import Parted
+    from crawler.views.parted import Parted
 
 # What scrapyd tells every spider of its job, as arguments.
 _OF_SCRAPYD = ("_job", "_version")
@@ -133,7 +133,7 @@ class Command(stock.Command):
         if not self.options.live_view or not _is_drawn_on() or self._items_go_to_output(opts):
             return None
         from crawler.local.supervisor import end_with_parent
-        from crawler.views.live import part
+        from crawler.views.parted import part
 
         child = part(partial(end_with_parent, os.getpid()))
         if child is None:

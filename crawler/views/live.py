@@ -1,7 +1,9 @@
-"""A process that parts in two: one goes on with the command, the other will show how it goes (crawler.views.live).
+"""How a crawl goes, below its log: a command runs as a child, and what it says is printed above the view.
 
-All that the command has read by then serves both, so that a crawl in a terminal begins no later than without one. To be
-called before there are threads, an event loop, or connections that both would use.
+The view has a process of its own (crawler.views.parted), so that no agent draws, and no line of an agent, coordinator
+or planner can tear it: all of them write into pipes that end here. Signals: Ctrl-C reaches the child by the terminal
+itself, SIGTERM is passed on. The view never ends the command, whatever goes wrong with it; its exit code is the
+command's.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.constrain import Constrain
@@ -25,74 +27,10 @@ from crawler.views.top import drawn
 from crawler.views.watching import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
     from scrapy.settings import BaseSettings
 
     from crawler.options import Options
-
-
-class Parted(NamedTuple):
-    """The process that goes on with the command, as the other one sees it."""
-
-    pid: int
-    out: int | None  # descriptor that has what it says; None: it says that to no terminal
-    err: int | None
-
-    def send(self, number: int) -> None:
-        """A signal to it, unless it has ended."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-
-def part(before: Callable[[], None]) -> Parted | None:
-    """Part; None in the process that goes on, where `before` is called first.
-
-    What that one says to a terminal comes through pipes from then on.
-
-    Until an event loop takes them over, the other one leaves Ctrl-C, which reaches both, to it, and hands SIGTERM on.
-    """
-    pipes = [os.pipe() if stream.isatty() else None for stream in (sys.stdout, sys.stderr)]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if not pid:
-        before()
-        _say_through(pipes)
-        return None
-    parted = Parted(pid, *(pipe and pipe[0] for pipe in pipes))
-    for pipe in filter(None, pipes):
-        os.close(pipe[1])
-
-    def hand_on(number: int, _frame: FrameType | None) -> None:
-        parted.send(number)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, hand_on)
-    return parted
-
-
-def _say_through(pipes: list[tuple[int, int] | None]) -> None:
-    for number, pipe in enumerate(pipes, 1):
-        if pipe:
-            os.dup2(pipe[1], number)
-            os.close(pipe[0])
-            os.close(pipe[1])
-    # What a spider prints is to be seen when it prints it.
-    os.environ["PYTHONUNBUFFERED"] = "1"
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-# ------------------------------------------------------------------------------------------------------------
-# How a crawl goes, below its log: a command runs as a child, and what it says is printed above the view.
-#
-# The view has a process of its own (crawler.views.live), so that no agent draws, and no line of an agent,
-# coordinator or planner can tear it: all of them write into pipes that end here. Signals: Ctrl-C reaches the child by
-# the terminal itself, SIGTERM is passed on. The view never ends the command, whatever goes wrong with it; its exit
-# code is the command's.
-
+    from crawler.views.parted import Parted
 
 LOOK_SECONDS = 1.0
 # So often, and so long, until the first page is done: a person waits for it.
