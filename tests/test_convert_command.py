@@ -21,9 +21,9 @@ SLOW = """
 import sys
 import time
 from pathlib import Path
-from crawler.convert import sites
+from crawler.convert import numbering
 from tests.converting import converted
-sites.RANGE_ROWS = 20
+numbering.RANGE_ROWS = 20
 converted(sys.argv[1], Path(sys.argv[2]), processes=int(sys.argv[3]))
 """
 # What is in the unfinished folder when it is killed, and how many read: rows are being read, pages are being written.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from crawler.convert import hashes, writing
+from crawler.convert import arrays, hashes, writing
 from crawler.convert.numbering import Numbering
 from crawler.convert.pages import Pages
 from crawler.convert.reading import in_order
@@ -236,7 +236,7 @@ def write_links(
     files = [writing.table_writer(folder / f"links-{number:05}.parquet", "links") for number in range(ranges)]
     (folder / "graph").mkdir()
     try:
-        with writing.GrowingArray(folder / "graph/target.npy", np.int32) as target:
+        with arrays.GrowingArray(folder / "graph/target.npy", np.int32) as target:
             for piece in pieces:
                 per_page[piece.first : piece.first + len(piece.counts)] = piece.counts
                 if len(piece.target):
@@ -249,15 +249,15 @@ def write_links(
     finally:
         for file in files:
             file.close()
-    writing.save_array(folder / "graph/ptr.npy", np.concatenate(([0], np.cumsum(per_page))).astype(np.int64))
+    arrays.save_array(folder / "graph/ptr.npy", np.concatenate(([0], np.cumsum(per_page))).astype(np.int64))
     return pairs, counts
 
 
 def write_blocks(folder: Path, numbering: Numbering, community: np.ndarray) -> None:
     """Writes which pages are whose."""
-    writing.save_array(folder / "graph/site.npy", numbering.first_page)
-    writing.save_array(folder / "graph/domain.npy", numbering.domain)
-    writing.save_array(folder / "graph/community.npy", community)
+    arrays.save_array(folder / "graph/site.npy", numbering.first_page)
+    arrays.save_array(folder / "graph/domain.npy", numbering.domain)
+    arrays.save_array(folder / "graph/community.npy", community)
 
 
 def _table(piece: Piece) -> pa.Table:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from crawler.convert import writing
+from crawler.convert import arrays
 from crawler.convert.pages import Pages
 from crawler.convert.spill import Rows
 from crawler.store import tables
@@ -111,7 +111,7 @@ def plan_of(found: Sites) -> Plan:
 def save(plan: Plan, folder: Path) -> None:
     """Writes it for converters in other processes."""
     for name, array in plan._asdict().items():
-        writing.save_array(folder / f"plan-{name}.npy", array)
+        arrays.save_array(folder / f"plan-{name}.npy", array)
 
 
 def load(folder: Path) -> Plan:

@@ -1,6 +1,7 @@
-"""Arrays of one dimension as npy files, in one go or as their values come.
+"""The tables of a converted folder: Parquet files, and the files and statements that load them into a database.
 
-Written by Python's own files: numpy's writing tells of a full disk without a word of why.
+The same rows give the same bytes: row groups are cut where the data say so, and nothing of the machine is in a
+file. Texts may be NULL, numbers never are.
 """
 
 from __future__ import annotations
@@ -18,54 +19,6 @@ from crawler.convert.numbering import RANGE_ROWS, Numbering, Sites
 from crawler.convert.pages import Pages
 from crawler.convert.reading import in_order
 from crawler.convert.spill import TEXTS, Spill
-
-
-def save_array(path: Path, array: np.ndarray) -> None:
-    """Writes the whole array."""
-    with GrowingArray(path, array.dtype) as file:
-        file.append(array)
-
-
-class GrowingArray:
-    """A file whose length is known at its end; a context manager."""
-
-    def __init__(self, path: Path, kind: np.dtype | type[np.generic]) -> None:
-        self._file = path.open("wb")
-        self._kind = np.dtype(kind)
-        self.length = 0
-        self._write_header()
-
-    def __enter__(self) -> GrowingArray:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        with self._file:
-            if kind is None:
-                start = self._file.tell() - self.length * self._kind.itemsize
-                self._file.seek(0)
-                self._write_header()
-                # numpy leaves room in the header for a longer length.
-                assert self._file.tell() == start
-
-    def append(self, values: np.ndarray) -> None:
-        """Adds these values."""
-        self._file.write(values.astype(self._kind, copy=False).data)
-        self.length += len(values)
-
-    def _write_header(self) -> None:
-        header = {
-            "shape": (self.length,),
-            "fortran_order": False,
-            "descr": np.lib.format.dtype_to_descr(self._kind),
-        }
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# The tables of a converted folder, as Parquet: their columns, and how each is written.
-#
-# The same rows give the same bytes: row groups are cut where the data say so, and nothing of the machine is in a
-# file. Texts may be NULL, numbers never are.
 
 
 def _numbers(kind: pa.DataType, *names: str) -> list[pa.Field]:
