@@ -154,7 +154,7 @@ ROBOTS_LIFETIME_SECONDS = 86_400.0
 # --- Recheck and revive -----------------------------------------------------------------------------------
 
 # How long after a page was last asked recheck asks whether it has changed, on average over all pages: the modes ask
-# some sooner and others later. 0: never. Due times that exist stay when this or the mode changes (docs/operations.md
+# some sooner and others later. 0: never. Due times that exist stay when this or the mode changes (docs/recheck.md
 # says what to do): each site goes by the new ones from its next look on.
 RECHECK_INTERVAL_SECONDS = 604_800.0
 # Which pages recheck asks: a mode of crawler.recheck (`default`, `importance`, `freshness`, `staleness`, `paper`,
@@ -231,7 +231,7 @@ KEYWORDS_PER_PAGE = 0
 # Answers of these content types are kept, as WARC files below VAR_DIR/archive: patterns, comma-separated. `*` keeps
 # all, nothing switches the archive off. On, since what was not kept must be fetched again before anything new can be
 # found in it; text only, since one linked film is as large as a thousand pages. An ordinary page of 26 kB takes 8 kB,
-# 100,000 of them 0.8 GB, and 0.07 CPU-ms (docs/operations.md, "The archive").
+# 100,000 of them 0.8 GB, and 0.07 CPU-ms (docs/archive.md).
 ARCHIVE_CONTENT_TYPES = "text/*, application/xhtml+xml, application/*+xml, application/xml, application/*json"
 # A file is finished, gets its index and may be moved away above so many bytes or after so long, whichever is first.
 # A quarter of WARC's usual gigabyte: who finishes a file sorts its index in memory (20 MB for this size), and what a

@@ -21,6 +21,7 @@ import pytest
 
 from crawler import options
 from settings import document
+from tests.examples import PAGES
 from tests.farm import Farm
 from tests.servers import RunningServer
 
@@ -324,9 +325,7 @@ def test_a_reason_is_the_comment_above(tmp_path: Path) -> None:
 
 
 def test_every_command_is_shown_with_an_example() -> None:
-    shown = "\n".join(
-        (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/operations.md")
-    )
+    shown = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
     examples = set(re.findall(r"^\$ .*?\bscrapy ([a-z]+)", shown, re.MULTILINE))
     assert commands() - examples == set()
 

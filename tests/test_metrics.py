@@ -105,5 +105,5 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 
 
 def test_the_page_tells_every_metric() -> None:
-    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/monitor.md").read_text(encoding="utf-8")
     assert [name for name in exported() if f"`{name}" not in page] == []

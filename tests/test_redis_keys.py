@@ -1,4 +1,4 @@
-"""The table of keys in docs/operations.md, "Look at Redis", beside the keys of a crawl at work.
+"""The table of keys in docs/redis-keys.md beside the keys of a crawl at work.
 
 Every key that is there stands in the table with its kind, and whatever stands in the last column works in `redis-cli`
 and in `scrapy queue cli`, and shows what the table says. tests/docs/test_examples.py runs that page's examples.
@@ -57,9 +57,9 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """The table as it stands."""
-    section = (ROOT / "docs/operations.md").read_text(encoding="utf-8").partition("\n## Look at Redis\n")[2]
+    page = (ROOT / "docs/redis-keys.md").read_text(encoding="utf-8")
     found = []
-    for line in section.partition("\n## ")[0].splitlines():
+    for line in page.splitlines():
         if line.startswith("| `"):
             key, kind, _, look = (cell.strip() for cell in line.strip("|").split(" | "))
             kinds = tuple(KINDS.get(one, one) for one in re.split(", | or ", kind))
@@ -122,7 +122,7 @@ def test_what_is_shown_is_what_the_table_says(crawl: Crawl) -> None:
 def test_a_record_of_the_stream_is_json(crawl: Crawl) -> None:
     """The line below the table; a record is stored within a tenth of a second, so it is looked for until one is met."""
     words = "xrange 'lt:{0}:results' - + count 1"
-    assert f"`redis-cli {words}`" in (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    assert f"`redis-cli {words}`" in (ROOT / "docs/redis-keys.md").read_text(encoding="utf-8")
     eventually(lambda: any(map(is_json, crawl.redis_cli(shlex.split(words)))), "a record is met", 30)
 
 

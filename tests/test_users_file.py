@@ -1,4 +1,4 @@
-"""Configuration and users file of docs/operations.md, on the bundled Valkey and on this machine's Redis.
+"""Configuration and users file of docs/cluster.md, on the bundled Valkey and on this machine's Redis.
 
 A server takes the file, forgets nothing at a restart, and lets each user do what the page says that it does.
 """
@@ -20,7 +20,7 @@ from tests.examples import blocks_of
 from tests.servers import RunningServer, eventually, free_port, machine_redis
 from tests.small_site import SmallSite, links
 
-PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
 FILES = {block.file: block.text for block in blocks_of(PAGE)}
 USERS, CONF = FILES["cluster/users.acl"], FILES["cluster/valkey.conf"]
 # Written by a script, so that the server's append-only file has it as MULTI … EXEC.

@@ -1,4 +1,4 @@
-"""The cluster of docs/operations.md, set up as that page says: two scrapyd nodes, a Redis with users, a PostgreSQL.
+"""The cluster of docs/cluster.md, set up as that page says: two scrapyd nodes, a Redis with users, a PostgreSQL.
 
 The Redis is this machine's own, an older one than the bundled Valkey.
 
@@ -47,7 +47,7 @@ from tests.servers import RunningServer, eventually, free_port, machine_redis
 
 pytestmark = [pytest.mark.needs("postgres", "scrapyd", "curl", "redis-server"), pytest.mark.timeout(180)]
 
-PAGE = blocks_of((ROOT / "docs/operations.md").read_text(encoding="utf-8"))
+PAGE = blocks_of((ROOT / "docs/cluster.md").read_text(encoding="utf-8"))
 FILES = {
     block.file.removeprefix("cluster/"): block.text for block in PAGE if block.file.startswith("cluster/")
 }
