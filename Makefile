@@ -59,7 +59,7 @@ demo: $(READY)  ## crawl a small local web with two agents and show what was fou
 	@$(BIN)/python -m tests.farm.demo
 
 crawl: $(READY)  ## make crawl SEEDS=https://example.org (or SEEDS=file.txt): a crawl of your own
-	@test -n "$(SEEDS)" || { echo "make crawl: SEEDS is empty; wanted SEEDS=https://… or SEEDS=FILE"; exit 2; }
+	@test -n "$(SEEDS)" || { echo "make crawl: SEEDS is empty; expected SEEDS=https://… or SEEDS=FILE"; exit 2; }
 	@$(BIN)/scrapy crawl site -a seeds="$(SEEDS)" $(ARGS)
 
 test: $(READY_ALL)  ## all tests but those of the next three

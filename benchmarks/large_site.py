@@ -160,7 +160,7 @@ def faults_of(found: Figures) -> list[str]:
     """What must not be, however busy the machine is."""
     if found.fetched_again <= IN_FLIGHT:
         return []
-    return [f"{found.fetched_again} pages were fetched again; wanted at most {IN_FLIGHT}"]
+    return [f"{found.fetched_again} pages were fetched again; expected at most {IN_FLIGHT}"]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     least = FAN * (FIRST_PAGES + PACE_PAGES)
     if given.urls <= least:
-        parser.error(f"--urls is {given.urls}; wanted more than {least}")
+        parser.error(f"--urls is {given.urls}; expected more than {least}")
     end_in_order()
     found = measure(given.urls, meters.two_cores())
     print(json.dumps(found._asdict(), indent=1) if given.json else table(found))

@@ -446,7 +446,7 @@ def parsed() -> argparse.Namespace:
 
 
 def silent(_line: str) -> None:
-    """Where JSON is wanted."""
+    """Where JSON is expected."""
 
 
 def aloud(line: str) -> None:

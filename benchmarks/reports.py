@@ -165,7 +165,7 @@ def last_turn(engine: Engine) -> int:
 def look(name: str, question: Callable[[Engine], Any], engine: Engine) -> Taken:
     """The second of two; of the first it is seen that there is something to tell."""
     if not question(engine):
-        raise SystemExit(f"reports: {name} tells nothing; wanted what a crawl shows")
+        raise SystemExit(f"reports: {name} tells nothing; expected what a crawl shows")
     began, cpu = time.perf_counter(), time.process_time()
     question(engine)
     return Taken(name, time.perf_counter() - began, time.process_time() - cpu, 0.0)

@@ -436,7 +436,7 @@ def _number(text: str) -> int:
     power = {"k": 3, "M": 6}.get(text[-1:], 0)
     digits = text[:-1] if power else text
     if not digits.isdigit() or not int(digits):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of sites; wanted one like 10k or 1M")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of sites; expected one like 10k or 1M")
     return int(digits) * 10**power
 
 

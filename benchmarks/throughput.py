@@ -258,7 +258,7 @@ def profiled(bench: Bench, contender: str) -> list[str]:
 def faults_of(results: dict[str, list[Figures]]) -> list[str]:
     """What must not be, however busy the machine is: a crawl of other pages than there are tells nothing."""
     return [
-        f"{NAMES[contender]}: {one.urls} URLs in {one.requests} requests; wanted the {one.declared} that there are"
+        f"{NAMES[contender]}: {one.urls} URLs in {one.requests} requests; expected the {one.declared} that there are"
         for contender, runs in results.items()
         for one in runs
         if not one.exact or (contender in OURS and one.requests != one.urls)
@@ -281,7 +281,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     unknown = [name for name in given.contenders if name not in NAMES]
     if unknown:
-        parser.error(f"contender {unknown[0]!r}; wanted some of {', '.join(NAMES)}")
+        parser.error(f"contender {unknown[0]!r}; expected some of {', '.join(NAMES)}")
     return given
 
 

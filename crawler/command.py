@@ -230,7 +230,7 @@ class LowtideCommand(ScrapyCommand):
         refuse_unknown(self._parser, args)
         if args and not self.takes_words:
             name = type(self).__module__.rpartition(".")[2]
-            raise UsageError(f"{name} takes no {args[0]!r}; wanted options alone", print_help=False)
+            raise UsageError(f"{name} takes no {args[0]!r}; expected options alone", print_help=False)
 
     def read_options(self) -> Options:
         """The options, checked; again after a command changed a setting."""

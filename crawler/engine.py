@@ -25,7 +25,7 @@ def check(crawler: Crawler) -> None:
     slot = getattr(crawler.engine, "_slot", None)
     for holder, name in ((slot, "nextcall"), (slot, "inprogress"), (crawler.engine, "_start")):
         if not hasattr(holder, name):
-            raise RuntimeError(f"this Scrapy's engine has no {name}; wanted 2.19")
+            raise RuntimeError(f"this Scrapy's engine has no {name}; expected 2.19")
 
 
 def wake(crawler: Crawler) -> None:

@@ -1,7 +1,7 @@
 """Our settings as typed values: the one place that knows their names, kinds and bounds.
 
 `read(settings)` gives an `Options`; a wrong value raises OptionError that names the setting, what came, where
-from, and what is wanted. `read_checked` refuses a name too that looks like a misspelt one of ours; every command and
+from, and what is expected. `read_checked` refuses a name too that looks like a misspelt one of ours; every command and
 every crawl begins with it. Defaults and reasons stand in settings/base.py and nowhere else.
 """
 
@@ -230,10 +230,10 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         named = tuple(word.strip() for word in self.with_works.split(",") if word.strip())
         unknown = [word for word in named if word not in WORKS]
         if unknown:
-            raise OptionError(f"WITH_WORKS names {unknown[0]!r}; wanted some of {', '.join(WORKS)}")
+            raise OptionError(f"WITH_WORKS names {unknown[0]!r}; expected some of {', '.join(WORKS)}")
         if "status" in self.work_slots:
             raise OptionError(
-                "WORK_SLOTS has 'status', which has slots of its own; wanted STATUS_SLOTS for it"
+                "WORK_SLOTS has 'status', which has slots of its own; expected STATUS_SLOTS for it"
             )
         return named  # type: ignore[return-value]
 
@@ -245,7 +245,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
             return tuple(re.compile(line) for line in lines if line)
         except re.error as error:
             raise OptionError(
-                f"STATUS_ERROR_PATTERNS has {error.pattern!r}: {error}; wanted regular expressions, one per line"
+                f"STATUS_ERROR_PATTERNS has {error.pattern!r}: {error}; expected regular expressions, one per line"
             ) from None
 
     @property
@@ -255,7 +255,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
             return shlex.split(self.status_command)
         except ValueError as error:
             raise OptionError(
-                f"STATUS_COMMAND is {self.status_command!r}: {error}; wanted words as in a shell"
+                f"STATUS_COMMAND is {self.status_command!r}: {error}; expected words as in a shell"
             ) from None
 
     @property
@@ -263,7 +263,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
         """STATUS_WEBHOOK; OptionError for one that nothing can be sent to."""
         if self.status_webhook and not _is_web_address(self.status_webhook):
             raise OptionError(
-                f"STATUS_WEBHOOK is {without_password(self.status_webhook)!r}; wanted an address, as "
+                f"STATUS_WEBHOOK is {without_password(self.status_webhook)!r}; expected an address, as "
                 "https://example.org/told, without user or password and in ASCII, the rest as %20, or none"
             )
         return self.status_webhook
@@ -364,7 +364,7 @@ def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise OptionError(f"{name} has {twice!r} twice; wanted each key once")
+        raise OptionError(f"{name} has {twice!r} twice; expected each key once")
     return found
 
 
@@ -387,7 +387,7 @@ def _is_web_address(text: str) -> bool:
 
 
 def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionError:
-    """Msgspec's words turned into ours: which setting, what came, what is wanted."""
+    """Msgspec's words turned into ours: which setting, what came, what is expected."""
     text = str(error)
     found = _FIELD.search(text)
     name = found.group(1) if found else "a setting"
@@ -399,7 +399,7 @@ def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionEr
         wanted = re.sub(rf"\b{word}\b", plain, wanted)
     if wanted.startswith("Invalid enum value"):
         wanted, inner = _choices(name), ""
-    return OptionError(f"{name} is {settings[name]!r}; wanted {wanted}{f' in {inner}' if inner else ''}")
+    return OptionError(f"{name} is {settings[name]!r}; expected {wanted}{f' in {inner}' if inner else ''}")
 
 
 def _choices(name: str) -> str:

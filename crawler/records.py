@@ -320,7 +320,7 @@ def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
     """A record and its packed out-links from the fields of a stream entry; RecordError if it is none."""
     version, text = fields.get(b"v"), fields.get(b"r", b"")
     if version != VERSION:
-        raise RecordError(f"record version {version!r}: wanted {VERSION!r}")
+        raise RecordError(f"record version {version!r}: expected {VERSION!r}")
     if b"why" in fields and (why := fields[b"why"]):
         raise RecordError(why.decode(errors="replace"))
     try:
@@ -329,7 +329,7 @@ def decode(fields: dict[bytes, bytes]) -> tuple[Record, bytes]:
         raise RecordError(f"{error}: {text[:200]!r}") from None
     links = fields.get(b"l", b"")
     if len(links) % 8:
-        raise RecordError(f"{len(links)} bytes of links: wanted a multiple of 8")
+        raise RecordError(f"{len(links)} bytes of links: expected a multiple of 8")
     return record, links
 
 

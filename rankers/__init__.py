@@ -99,16 +99,16 @@ def check(mode: str) -> str:
     if module and callable(_attribute(module, attribute)):
         return mode
     raise ValueError(
-        f"mode is {mode!r}; wanted one of {', '.join(NAMES)}, or a dotted path to a function of a problem"
+        f"mode is {mode!r}; expected one of {', '.join(NAMES)}, or a dotted path to a function of a problem"
     )
 
 
 def check_numbers(damping: float, tolerance: float) -> None:
     """ValueError for a damping or a tolerance that no ranker can do anything with."""
     if not 0 <= damping < 1:
-        raise ValueError(f"damping is {damping}; wanted 0 up to below 1")
+        raise ValueError(f"damping is {damping}; expected 0 up to below 1")
     if not 0 < tolerance < np.inf:
-        raise ValueError(f"tolerance is {tolerance}; wanted a number above 0")
+        raise ValueError(f"tolerance is {tolerance}; expected a number above 0")
 
 
 def _get(mode: str) -> Ranker:
@@ -135,21 +135,21 @@ def _weights(personalisation: np.ndarray | None, pages: int) -> np.ndarray:
         given = np.asarray(personalisation, np.float64)
     except (TypeError, ValueError):
         raise ValueError(
-            f"personalisation is {personalisation!r:.60}; wanted a weight for each page"
+            f"personalisation is {personalisation!r:.60}; expected a weight for each page"
         ) from None
     if given.shape != (pages,):
         raise ValueError(
-            f"personalisation has the shape {given.shape}; wanted a weight for each of {pages} pages"
+            f"personalisation has the shape {given.shape}; expected a weight for each of {pages} pages"
         )
     wrong = np.flatnonzero(~np.isfinite(given) | (given < 0))
     if len(wrong):
         raise ValueError(
-            f"personalisation[{wrong[0]}] is {given[wrong[0]]}; wanted a finite weight of at least 0"
+            f"personalisation[{wrong[0]}] is {given[wrong[0]]}; expected a finite weight of at least 0"
         )
     # By the largest first: the sum of huge weights is no number.
     most = given.max(initial=0.0)
     if pages and not most > 0:
-        raise ValueError("personalisation is 0 for every page; wanted a weight above 0 for one at least")
+        raise ValueError("personalisation is 0 for every page; expected a weight above 0 for one at least")
     return np.asarray(given / most / (given / most).sum()) if pages else given
 
 

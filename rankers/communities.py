@@ -5,7 +5,7 @@
 Hides which library finds them and all that an answer could depend on besides the graph: the order in which links
 come, the number of threads, PYTHONHASHSEED. Communities are numbered from 0 in the order of their smallest site, so
 that equal partitions have equal numbers. A changed graph may give wholly other communities; only the same one does not.
-Whatever is no graph, or no list of sites, is a ValueError that says what came and what is wanted.
+Whatever is no graph, or no list of sites, is a ValueError that says what came and what is expected.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_csv(lines: Iterable[str | bytes], names: Sequence[str]) -> np.ndarray:
     for line, site, community in _pairs(lines):
         if given.setdefault(site, community) != community:
             raise ValueError(
-                f"line {line}: site {site!r} is in {given[site]!r} and in {community!r}; wanted one community"
+                f"line {line}: site {site!r} is in {given[site]!r} and in {community!r}; expected one community"
             )
     _check_known(given, names)
     number = {community: len(names) + n for n, community in enumerate(dict.fromkeys(given.values()))}
@@ -121,10 +121,10 @@ def _links(sites: int, source: np.ndarray, target: np.ndarray, weight: np.ndarra
     weight = np.asarray(weight, np.float64)
     if not len(source) == len(target) == len(weight):
         raise ValueError(
-            f"{len(source)} sources, {len(target)} targets and {len(weight)} weights; wanted as many of each"
+            f"{len(source)} sources, {len(target)} targets and {len(weight)} weights; expected as many of each"
         )
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
-        raise ValueError("a weight is below 0, infinite or not a number; wanted 0 or more")
+        raise ValueError("a weight is below 0, infinite or not a number; expected 0 or more")
     weight = np.where(source == target, 0, weight)
     # Nothing depends on their scale, and so no sum of them or of their squares is infinite or 0.
     weight = np.ldexp(weight, -np.frexp(weight.max(initial=0))[1])
@@ -142,15 +142,15 @@ def _ids(name: str, ids: np.ndarray, sites: int) -> np.ndarray:
     if len(ids) == 0:
         return np.zeros(0, np.int64)
     if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"{name} holds {ids.dtype}; wanted ids of sites, whole numbers")
+        raise ValueError(f"{name} holds {ids.dtype}; expected ids of sites, whole numbers")
     if ids.min() < 0 or ids.max() >= sites:
-        raise ValueError(f"{name} holds {ids.min()} .. {ids.max()}; wanted sites 0 .. {sites - 1}")
+        raise ValueError(f"{name} holds {ids.min()} .. {ids.max()}; expected sites 0 .. {sites - 1}")
     return ids.astype(np.int64)
 
 
 def _check_above_zero(name: str, value: float) -> None:
     if not (np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is {value!r}; wanted a number above 0")
+        raise ValueError(f"{name} is {value!r}; expected a number above 0")
 
 
 # --- the file by hand ---
@@ -165,10 +165,10 @@ def _pairs(lines: Iterable[str | bytes]) -> Iterator[tuple[int, str, str]]:
             if not any(pair) or (rows.line_num == 1 and pair == ["site", "community"]):
                 continue
             if len(pair) != 2 or not all(pair):
-                raise ValueError(f"line {rows.line_num}: {fields!s:.200}; wanted site,community")
+                raise ValueError(f"line {rows.line_num}: {fields!s:.200}; expected site,community")
             yield rows.line_num, pair[0], pair[1]
     except csv.Error as error:
-        raise ValueError(f"line {rows.line_num}: {error}; wanted site,community") from None
+        raise ValueError(f"line {rows.line_num}: {error}; expected site,community") from None
 
 
 def _text(lines: Iterable[str | bytes]) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _text(lines: Iterable[str | bytes]) -> Iterator[str]:
                 line = line.decode()
             except UnicodeDecodeError:
                 raise ValueError(
-                    f"line {number}: {repr(line)[:200]} is not UTF-8; wanted site,community"
+                    f"line {number}: {repr(line)[:200]} is not UTF-8; expected site,community"
                 ) from None
         # Spreadsheets begin a file with a byte order mark.
         yield line.removeprefix("\ufeff") if number == 1 else line
@@ -189,4 +189,4 @@ def _check_known(given: Iterable[str], names: Sequence[str]) -> None:
     if unknown := sorted(site for site in given if site not in known):
         shown = ", ".join(repr(site[:100]) for site in unknown[:NAMED_IN_ERROR])
         more = f" and {len(unknown) - NAMED_IN_ERROR} more" if len(unknown) > NAMED_IN_ERROR else ""
-        raise ValueError(f"no such site: {shown}{more}; wanted the {len(names)} sites of this crawl")
+        raise ValueError(f"no such site: {shown}{more}; expected the {len(names)} sites of this crawl")

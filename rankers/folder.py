@@ -48,7 +48,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
             _empty(temporary)
             yield temporary
             if not (temporary / MANIFEST).is_file():
-                raise FolderError(f"{folder}: no {MANIFEST} was written; wanted one beside the other files")
+                raise FolderError(f"{folder}: no {MANIFEST} was written; expected one beside the other files")
             _flush(temporary)
             _put_in_place(temporary, folder)
         except BaseException:
@@ -76,7 +76,7 @@ def check_gives_way(folder: Path, figure: str = "") -> None:
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             if figure and figure not in read_manifest(path):
                 raise FolderError(
-                    f"{path} is there and has no {figure!r} in its {MANIFEST}; wanted another place"
+                    f"{path} is there and has no {figure!r} in its {MANIFEST}; expected another place"
                 )
             read_manifest(path)
 
@@ -87,12 +87,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise FolderError(f"{folder} has no {MANIFEST}; wanted a folder that was written whole") from None
+        raise FolderError(f"{folder} has no {MANIFEST}; expected a folder that was written whole") from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{path} cannot be read: {error}") from None
     found = read.get("format") if isinstance(read, dict) else None
     if found != FORMAT or not isinstance(read.get("files"), dict):
-        raise FolderError(f"{path} is of format {found!r}; wanted {FORMAT}: write the folder anew")
+        raise FolderError(f"{path} is of format {found!r}; expected {FORMAT}: write the folder anew")
     return dict(read)
 
 
@@ -101,7 +101,7 @@ def check(folder: Path, names: Iterable[str]) -> None:
     files = read_manifest(folder)["files"]
     for name in names:
         if name not in files:
-            raise FolderError(f"{folder / MANIFEST} names no {name}; wanted it among its files")
+            raise FolderError(f"{folder / MANIFEST} names no {name}; expected it among its files")
         _check_file(folder / name, files[name])
 
 
@@ -183,10 +183,10 @@ def _digest(path: Path) -> str:
 
 def _check_file(path: Path, told: Mapping[str, Any]) -> None:
     if not path.is_file():
-        raise FolderError(f"{path} is missing; wanted {told['bytes']} bytes")
+        raise FolderError(f"{path} is missing; expected {told['bytes']} bytes")
     size = path.stat().st_size
     if size != told["bytes"]:
-        raise FolderError(f"{path} has {size} bytes; wanted {told['bytes']}")
+        raise FolderError(f"{path} has {size} bytes; expected {told['bytes']}")
     found = _digest(path)
     if found != told["sha256"]:
-        raise FolderError(f"{path} is damaged: its SHA-256 is {found}; wanted {told['sha256']}")
+        raise FolderError(f"{path} is damaged: its SHA-256 is {found}; expected {told['sha256']}")

@@ -67,9 +67,9 @@ class Graph:
 
         pages = len(block)
         if pages > rows.MOST_PAGES:
-            raise ValueError(f"block has {pages} pages; wanted at most {rows.MOST_PAGES}")
+            raise ValueError(f"block has {pages} pages; expected at most {rows.MOST_PAGES}")
         if len(source) != len(target):
-            raise ValueError(f"{len(source)} sources and {len(target)} targets; wanted as many of each")
+            raise ValueError(f"{len(source)} sources and {len(target)} targets; expected as many of each")
         blocks = _by_block(block)
         place = _inverse(blocks.order)
         pairs = [_places(*given, pages, place) for given in (("source", source), ("target", target))]
@@ -84,7 +84,7 @@ class Graph:
         `block` than site, domain and community.
         """
         if block not in BLOCKS:
-            raise ValueError(f"block is {block!r}; wanted one of {', '.join(BLOCKS)}")
+            raise ValueError(f"block is {block!r}; expected one of {', '.join(BLOCKS)}")
         from rankers import rows
 
         folder = Path(folder)
@@ -260,14 +260,14 @@ def _inverse(order: np.ndarray | None) -> np.ndarray | None:
 def _whole(name: str, given: Any) -> np.ndarray:
     found = np.asarray(given)
     if found.ndim != 1:
-        raise ValueError(f"{name} has the shape {found.shape}; wanted one dimension")
+        raise ValueError(f"{name} has the shape {found.shape}; expected one dimension")
     if found.dtype.kind == "f":
         wrong = np.flatnonzero(~np.isfinite(found) | (found != np.trunc(found)))
         if len(wrong):
-            raise ValueError(f"{name}[{wrong[0]}] is {found[wrong[0]]}; wanted whole numbers")
+            raise ValueError(f"{name}[{wrong[0]}] is {found[wrong[0]]}; expected whole numbers")
         return found.astype(np.int64)
     if found.dtype.kind not in "iu":
-        raise ValueError(f"{name} is an array of {found.dtype}; wanted whole numbers")
+        raise ValueError(f"{name} is an array of {found.dtype}; expected whole numbers")
     return found
 
 
@@ -275,7 +275,7 @@ def _places(name: str, pages_of: np.ndarray, pages: int, place: np.ndarray | Non
     if len(pages_of) and not (pages_of.min() >= 0 and pages_of.max() < pages):
         wrong = np.flatnonzero((pages_of < 0) | (pages_of >= pages))[0]
         raise ValueError(
-            f"{name}[{wrong}] is {pages_of[wrong]}, a page outside 0 .. {pages - 1}; wanted one of the {pages} pages"
+            f"{name}[{wrong}] is {pages_of[wrong]}, a page outside 0 .. {pages - 1}; expected one of the {pages} pages"
         )
     if place is not None:
         return np.asarray(place[pages_of])
@@ -285,7 +285,7 @@ def _places(name: str, pages_of: np.ndarray, pages: int, place: np.ndarray | Non
 def _of_blocks(name: str, given: Any, blocks: int) -> np.ndarray:
     found = _whole(name, given)
     if len(found) != blocks or (blocks and (found.min() < 0 or found.max() >= blocks)):
-        raise ValueError(f"{name} has {len(found)} numbers; wanted one for each of {blocks} blocks, from 0")
+        raise ValueError(f"{name} has {len(found)} numbers; expected one for each of {blocks} blocks, from 0")
     return found
 
 
@@ -301,10 +301,10 @@ def _array(path: Path, kind: type) -> np.ndarray:
     try:
         found = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise FolderError(f"{path} cannot be read: {error}; wanted an array as convert writes it") from None
+        raise FolderError(f"{path} cannot be read: {error}; expected an array as convert writes it") from None
     if found.ndim != 1 or found.dtype != kind or not found.flags.c_contiguous:
         raise FolderError(
-            f"{path} holds {found.dtype} of shape {found.shape}; wanted a row of {np.dtype(kind)}"
+            f"{path} holds {found.dtype} of shape {found.shape}; expected a row of {np.dtype(kind)}"
         )
     return found
 
@@ -314,7 +314,7 @@ def _check_rows(folder: Path, links: Rows) -> None:
 
     _check_bounds(folder / _file("ptr"), links.ptr, len(links.target), "links")
     if len(links.ptr) - 1 > rows.MOST_PAGES:
-        raise FolderError(f"{folder} has {len(links.ptr) - 1} pages; wanted at most {rows.MOST_PAGES}")
+        raise FolderError(f"{folder} has {len(links.ptr) - 1} pages; expected at most {rows.MOST_PAGES}")
     fault = rows.first_fault(links)
     if fault is not None:
         raise FolderError(
@@ -330,10 +330,12 @@ def _check_sites(folder: Path, read: dict[str, np.ndarray], block: str) -> None:
         return
     if len(read[block]) != sites:
         raise FolderError(
-            f"{folder / _file(block)} has {len(read[block])} numbers; wanted one for each of {sites} sites"
+            f"{folder / _file(block)} has {len(read[block])} numbers; expected one for each of {sites} sites"
         )
     if sites and not (read[block].min() >= 0 and read[block].max() < sites):
-        raise FolderError(f"{folder / _file(block)} has numbers outside 0 .. {sites - 1}; wanted ids from 0")
+        raise FolderError(
+            f"{folder / _file(block)} has numbers outside 0 .. {sites - 1}; expected ids from 0"
+        )
 
 
 def _check_bounds(path: Path, bounds: np.ndarray, end: int, what: str) -> None:

@@ -54,5 +54,5 @@ def not_reached(part: str, tolerance: float, sweeps: int, residual: float) -> Ra
     """The error of a part that took too many sweeps."""
     return RankError(
         f"{part} did not come to a residual of {tolerance:g} in {sweeps} sweeps, but to {residual:.3g}; "
-        "wanted a larger tolerance or a smaller damping"
+        "expected a larger tolerance or a smaller damping"
     )

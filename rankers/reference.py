@@ -36,7 +36,9 @@ def solve(problem: Problem) -> Solution:
             tol=problem.tolerance / pages,  # networkx takes it times the number of pages
         )
     except nx.PowerIterationFailedConvergence as error:
-        raise RankError(f"networkx: {error}; wanted a larger tolerance than {problem.tolerance:g}") from None
+        raise RankError(
+            f"networkx: {error}; expected a larger tolerance than {problem.tolerance:g}"
+        ) from None
     return Solution(np.array([found[page] for page in range(pages)]))
 
 

@@ -59,7 +59,7 @@ Progress = Callable[[int, float], None]
 
 
 class SparkError(Exception):
-    """Nothing to rank, or no Spark to do it; says what came and what is wanted."""
+    """Nothing to rank, or no Spark to do it; says what came and what is expected."""
 
 
 class Input(NamedTuple):
@@ -98,7 +98,7 @@ def read(spark: SparkSession, place: str, block: str = "site") -> Input:
         _check_once(found.pages)
         return found
     raise SparkError(
-        f"{place} has the columns {', '.join(sorted(there))}; wanted page_id, {block}_id, source and target, or "
+        f"{place} has the columns {', '.join(sorted(there))}; expected page_id, {block}_id, source and target, or "
         "url_hash, site_hash, source_hash and target_hash (blocks by site)"
     )
 
@@ -115,7 +115,7 @@ def _check_once(pages: DataFrame) -> None:
     """Two pages with one hash would each get the links of both; docs/decisions/0005-past-one-machine.md: how likely."""
     twice = pages.groupBy("page").count().where("count > 1").first()
     if twice:
-        raise SparkError(f"{twice['count']} pages have the url_hash {twice['page']}; wanted each hash once")
+        raise SparkError(f"{twice['count']} pages have the url_hash {twice['page']}; expected each hash once")
 
 
 # --- ranking ----------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ def _given(arguments: list[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if given.out and os.path.normpath(given.out) == os.path.normpath(given.folder):
-        parser.error(f"--out is {given.out!r}, the folder that is ranked; wanted another place")
+        parser.error(f"--out is {given.out!r}, the folder that is ranked; expected another place")
     if given.parts < 0:
-        parser.error(f"--parts is {given.parts}; wanted 1 or more, or 0 for the default")
+        parser.error(f"--parts is {given.parts}; expected 1 or more, or 0 for the default")
     return given
 
 
@@ -360,7 +360,7 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
     found = read(spark, given.folder, given.block)
     pages = found.pages.count()
     if not pages:
-        raise SparkError(f"{given.folder} has no pages; wanted one or more")
+        raise SparkError(f"{given.folder} has no pages; expected one or more")
     many = given.parts or max(
         PARTS_PER_CORE * spark.sparkContext.defaultParallelism, -(-pages // PAGES_PER_PART)
     )

@@ -24,7 +24,7 @@ def read(path: Path, first: np.ndarray) -> np.ndarray:
         try:
             return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{path}: {error}; wanted an array of a weight for each page") from None
+            raise ValueError(f"{path}: {error}; expected an array of a weight for each page") from None
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             return _read_lines(lines, first)
@@ -36,16 +36,16 @@ def _read_lines(lines: Iterable[str], first: np.ndarray) -> np.ndarray:
     rows = csv.reader(lines)
     header = next(rows, [])
     if header[1:] != ["weight"] or header[0] not in _KEYS:
-        raise ValueError(f"the header is {','.join(header)!r:.60}; wanted page_id,weight or site_id,weight")
+        raise ValueError(f"the header is {','.join(header)!r:.60}; expected page_id,weight or site_id,weight")
     by_page = header[0] == "page_id"
     found = np.zeros(int(first[-1]) if by_page else len(first) - 1)
     for number, row in enumerate(rows, 2):
         try:
             key, weight = int(row[0]), float(row[1])
         except (IndexError, ValueError):
-            raise ValueError(f"line {number} is {','.join(row)!r:.60}; wanted an id and a weight") from None
+            raise ValueError(f"line {number} is {','.join(row)!r:.60}; expected an id and a weight") from None
         if not 0 <= key < len(found):
-            raise ValueError(f"line {number} has the {header[0]} {key}; wanted 0 .. {len(found) - 1}")
+            raise ValueError(f"line {number} has the {header[0]} {key}; expected 0 .. {len(found) - 1}")
         found[key] += weight
     size = np.diff(first)
     return found if by_page else np.repeat(found / np.maximum(size, 1), size)

@@ -376,7 +376,7 @@ def attempt(name: str, run: int, number: int) -> Finding | None:
         return Finding(name, run, number, traceback.format_exc().strip(), data)
     seconds = time.process_time() - start
     if seconds > SLOW_SECONDS:
-        return Finding(name, run, number, f"took {seconds:.1f} s; wanted {SLOW_SECONDS:g} s at most", data)
+        return Finding(name, run, number, f"took {seconds:.1f} s; expected {SLOW_SECONDS:g} s at most", data)
     return None
 
 
@@ -414,7 +414,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = options.names or list(TARGETS)
     if unknown := set(names) - set(TARGETS):
-        parser.error(f"{', '.join(sorted(unknown))} is no target; wanted some of {', '.join(TARGETS)}")
+        parser.error(f"{', '.join(sorted(unknown))} is no target; expected some of {', '.join(TARGETS)}")
     run = int.from_bytes(os.urandom(4)) if options.run is None else options.run
     if options.attempt is not None:
         found = [one for name in names if (one := attempt(name, run, options.attempt))]

@@ -91,7 +91,7 @@ class Driver:
         assert self.discover([Newcomer(site, b"") for site in sites], 0) == [1] * len(sites)
 
     def take(self, agent: str, wanted: int = 1, work: str = "site", hour: int = 0) -> list[Leased]:
-        """Lease up to `wanted` sites."""
+        """Lease up to `expected` sites."""
         return list(self.lease(agent, work, wanted, hour).sites)
 
     def take_one(self, agent: str, work: str = "site", hour: int = 0) -> Leased:

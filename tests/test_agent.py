@@ -258,7 +258,7 @@ def test_what_an_agent_cannot_hold_ends_its_crawl(place: Place, valkey: RunningS
     eventually(lambda: valkey.client.zcard(key("agents")) == 1, "it is at work")
     held = key(f"held:{valkey.client.zrange(key('agents'), 0, -1)[0].decode()}")
     valkey.client.hset(held, "http://127.0.1.1", "")
-    run.wait().refused(f"{held} in Redis has '' for 'http://127.0.1.1'; wanted an agent's sites", code=3)
+    run.wait().refused(f"{held} in Redis has '' for 'http://127.0.1.1'; expected an agent's sites", code=3)
     assert "Traceback" not in run.err
 
 

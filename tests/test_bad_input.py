@@ -1,6 +1,6 @@
 """What a person gets wrong, from seeds to databases.
 
-Every command ends with a code that is not 0 and a line that says what came and what is wanted, without a traceback;
+Every command ends with a code that is not 0 and a line that says what came and what is expected, without a traceback;
 and nothing is left running.
 """
 
@@ -41,7 +41,7 @@ def farm() -> Iterator[Farm]:
 
 
 def test_no_seeds(place: Place) -> None:
-    place.crawl(()).refused("no seeds: wanted -a seeds=FILE", "site:start_urls", code=WRONG_CALL)
+    place.crawl(()).refused("no seeds: expected -a seeds=FILE", "site:start_urls", code=WRONG_CALL)
 
 
 def test_a_seed_file_that_is_not_there(place: Place) -> None:
@@ -70,7 +70,7 @@ def test_lines_that_are_no_seeds_are_told_and_the_others_go_on(place: Place, far
     run = place.crawl([str(file)]).succeeded()
     assert "line 4: 'no url at all' is no seed" in run.err
     assert "line 5: 'ftp://127.0.1.1/' is no seed" in run.err
-    assert "wanted http or https" in run.err
+    assert "expected http or https" in run.err
     assert "line 7: 'http://' is no seed" in run.err
     assert run.err.count("is no seed") == 3
     assert place.stored() == farm.expected()
@@ -95,7 +95,7 @@ def test_only_seeds_outside_of_the_patterns(place: Place) -> None:
         "no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out all 2 URLs given",
         code=WRONG_CALL,
     )
-    assert "wanted -a seeds" not in run.err
+    assert "expected -a seeds" not in run.err
     assert run.err.splitlines()[-1].startswith("lowtide: no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out")
     file = place.folder / "seeds.txt"
     file.write_text("no url at all\nhttp://127.0.9.1/\n")
@@ -106,12 +106,12 @@ def test_only_seeds_outside_of_the_patterns(place: Place) -> None:
 def test_only_junk_is_no_seed(place: Place) -> None:
     file = place.folder / "seeds.txt"
     file.write_text("no url at all\n")
-    place.crawl([str(file)]).refused("line 1: 'no url at all'", "no seeds: wanted", code=WRONG_CALL)
+    place.crawl([str(file)]).refused("line 1: 'no url at all'", "no seeds: expected", code=WRONG_CALL)
 
 
 def test_junk_after_a_crawl_is_told_as_well(place: Place, farm: Farm) -> None:
     place.crawl(farm.seeds[:1]).succeeded()
-    place.crawl(["junk://127.0.0.1/"]).refused("no seeds: wanted", "none of the 1 lines", code=WRONG_CALL)
+    place.crawl(["junk://127.0.0.1/"]).refused("no seeds: expected", "none of the 1 lines", code=WRONG_CALL)
 
 
 def test_a_seed_that_leaves_loopback_without_a_contact(place: Place) -> None:
@@ -127,7 +127,7 @@ def test_seeding_what_leaves_loopback_without_a_contact(place: Place) -> None:
 
 def test_standard_input_for_several_agents(place: Place) -> None:
     run = place.run("crawl", "site", "-a", "seeds=-", "--agents", "2")
-    run.refused("seeds=- goes with one agent; wanted a file", code=WRONG_CALL)
+    run.refused("seeds=- goes with one agent; expected a file", code=WRONG_CALL)
 
 
 # --- Names ------------------------------------------------------------------------------------------------
@@ -137,14 +137,14 @@ def test_standard_input_for_several_agents(place: Place) -> None:
     ("words", "says"),
     [
         (["crawl", "sites"], ["no spider 'sites'", "there are recheck, revive, site", "did you mean site?"]),
-        (["crawl"], ["wanted the name of one spider"]),
+        (["crawl"], ["expected the name of one spider"]),
         (
             ["crawl", "site", "--scheduler", "soonest"],
-            ["SITE_SCHEDULER is 'soonest'", "wanted one of", "random", "dotted path"],
+            ["SITE_SCHEDULER is 'soonest'", "expected one of", "random", "dotted path"],
         ),
         (
             ["crawl", "site", "--scheduler", "hybrid", "-s", 'SITE_SCHEDULER_OPTIONS={"keep": "never"}'],
-            ["keep is 'never'", "wanted one of", "none, next, min, mean"],
+            ["keep is 'never'", "expected one of", "none, next, min, mean"],
         ),
         (
             ["crawl", "site", "--scheduler", "sorted", "-s", 'SITE_SCHEDULER_OPTIONS={"keep": "min"}'],
@@ -152,7 +152,7 @@ def test_standard_input_for_several_agents(place: Place) -> None:
         ),
         (
             ["crawl", "site", "-s", "SITE_SCHEDULER_OPTIONS=seed"],
-            ["SITE_SCHEDULER_OPTIONS is 'seed'; wanted a mapping"],
+            ["SITE_SCHEDULER_OPTIONS is 'seed'; expected a mapping"],
         ),
         (
             ["crawl", "site", "--scheduler", "builtins.dict"],
@@ -160,44 +160,44 @@ def test_standard_input_for_several_agents(place: Place) -> None:
         ),
         (
             ["crawl", "site", "--scheduler", "random", "-s", 'SITE_SCHEDULER_OPTIONS={"seed": "a"}'],
-            ["seed is 'a'; wanted a whole number"],
+            ["seed is 'a'; expected a whole number"],
         ),
         (
             ["crawl", "site", "--scheduler", "early", "-s", 'SITE_SCHEDULER_OPTIONS={"weight": "NaN"}'],
-            ["weight is 'NaN'; wanted a number from 0"],
+            ["weight is 'NaN'; expected a number from 0"],
         ),
         (
             ["crawl", "site", "-s", 'PAGE_PIPELINES={"x.y": 1}'],
-            ["PAGE_PIPELINES has 'x.y'", "wanted a dotted path"],
+            ["PAGE_PIPELINES has 'x.y'", "expected a dotted path"],
         ),
         (["crawl", "site", "-s", "SITE_SLOT=4"], ["unknown setting SITE_SLOT; did you mean SITE_SLOTS?"]),
-        (["crawl", "site", "-s", "SITE_SLOTS=many"], ["SITE_SLOTS is 'many'; wanted a whole number"]),
+        (["crawl", "site", "-s", "SITE_SLOTS=many"], ["SITE_SLOTS is 'many'; expected a whole number"]),
         (
             ["crawl", "site", "-s", "SCOPE=planet"],
-            ["SCOPE is 'planet'; wanted one of seeds, host, domain, any"],
+            ["SCOPE is 'planet'; expected one of seeds, host, domain, any"],
         ),
         (["crawl", "site", "-s", "SCOPE_EXCLUDE=("], ["SCOPE_EXCLUDE holds '('", "regular expression"]),
         (
             ["crawl", "site", "-s", "ALLOW_PRIVATE_ADDRESSES=home"],
-            ["ALLOW_PRIVATE_ADDRESSES holds 'home'", "wanted networks"],
+            ["ALLOW_PRIVATE_ADDRESSES holds 'home'", "expected networks"],
         ),
-        (["crawl", "site", "-s", "DOWNLOAD_TIMEOUT=soon"], ["DOWNLOAD_TIMEOUT is 'soon'; wanted a number"]),
-        (["crawl", "site", "--when-idle", "sleep"], ["WHEN_IDLE is 'sleep'; wanted one of stop, wait"]),
-        (["crawl", "site", "--with", "sleep"], ["WITH_WORKS names 'sleep'; wanted some of site, recheck"]),
+        (["crawl", "site", "-s", "DOWNLOAD_TIMEOUT=soon"], ["DOWNLOAD_TIMEOUT is 'soon'; expected a number"]),
+        (["crawl", "site", "--when-idle", "sleep"], ["WHEN_IDLE is 'sleep'; expected one of stop, wait"]),
+        (["crawl", "site", "--with", "sleep"], ["WITH_WORKS names 'sleep'; expected some of site, recheck"]),
         (
             ["crawl", "site", "--with", "revive", "-s", "SITE_SLOTS=4", "-s", 'WORK_SLOTS={"revive": 4}'],
-            ["WORK_SLOTS is {'revive': 4} and SITE_SLOTS is 4; wanted SITE_SLOTS of 5 or more"],
+            ["WORK_SLOTS is {'revive': 4} and SITE_SLOTS is 4; expected SITE_SLOTS of 5 or more"],
         ),
         (
             ["crawl", "revive", "-s", "SITE_SLOTS=4", "-s", 'WORK_SLOTS={"revive": 5}'],
-            ["WORK_SLOTS is {'revive': 5} and SITE_SLOTS is 4; wanted SITE_SLOTS of 5 or more"],
+            ["WORK_SLOTS is {'revive': 5} and SITE_SLOTS is 4; expected SITE_SLOTS of 5 or more"],
         ),
         (
             ["crawl", "site", "-a", "sedes=http://127.0.1.1/"],
             ["-a sedes: spider 'site' has no such argument", "did you mean seeds?"],
         ),
-        (["crawl", "site", "--agents", "0"], ["--agents is 0; wanted 1 or more"]),
-        (["coordinate", "-s", "BATCH_RECORDS=0"], ["BATCH_RECORDS is '0'; wanted", ">= 1"]),
+        (["crawl", "site", "--agents", "0"], ["--agents is 0; expected 1 or more"]),
+        (["coordinate", "-s", "BATCH_RECORDS=0"], ["BATCH_RECORDS is '0'; expected", ">= 1"]),
     ],
     ids=lambda words: " ".join(words[-1:]),
 )
@@ -213,7 +213,7 @@ def test_a_wrong_name_in_the_environment(place: Place) -> None:
 
 def test_a_wrong_value_in_the_environment(place: Place) -> None:
     run = place.run("crawl", "site", env={"LOWTIDE_LEASE_SECONDS": "0.5"})
-    run.refused("LEASE_SECONDS is '0.5'; wanted", ">= 1", code=WRONG_CALL)
+    run.refused("LEASE_SECONDS is '0.5'; expected", ">= 1", code=WRONG_CALL)
 
 
 # --- Servers ----------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_a_redis_that_is_not_there(place: Place, command: str) -> None:
 
 @pytest.mark.parametrize("words", [["crawl", "site"], ["seed", "http://127.0.0.1/"], ["coordinate"]])
 def test_a_redis_url_that_is_none(place: Place, words: list[str]) -> None:
-    place.run(*words, REDIS_URL="nonsense").refused("REDIS_URL 'nonsense'", "wanted redis://", code=2)
+    place.run(*words, REDIS_URL="nonsense").refused("REDIS_URL 'nonsense'", "expected redis://", code=2)
 
 
 @pytest.mark.parametrize("query", ["", "?password=wrong-secret", "?username=me&password=wrong-secret"])
@@ -249,10 +249,10 @@ def test_a_redis_that_asks_for_a_password(place: Place, valkey: RunningServer, q
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis://127.0.0.1:9/abc", "names database 'abc'; wanted its number"),
+        ("redis://127.0.0.1:9/abc", "names database 'abc'; expected its number"),
         (
             "redis://127.0.0.1:9/0?decode_responses=yes&password=secret",
-            "redis://127.0.0.1:9/0?decode_responses=yes&password=***' asks for decode_responses; wanted it without",
+            "redis://127.0.0.1:9/0?decode_responses=yes&password=***' asks for decode_responses; expected it without",
         ),
     ],
 )
@@ -264,11 +264,11 @@ def test_a_redis_url_that_would_be_taken_otherwise(place: Place, url: str, says:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("nonsense", "is no database URL; wanted sqlite:///PATH"),
-        ("oracle://me@127.0.0.1/x", "oracle is not supported; wanted sqlite:///PATH"),
-        ("sqlite+none:///x.db", "no such driver; wanted sqlite:///PATH"),
+        ("nonsense", "is no database URL; expected sqlite:///PATH"),
+        ("oracle://me@127.0.0.1/x", "oracle is not supported; expected sqlite:///PATH"),
+        ("sqlite+none:///x.db", "no such driver; expected sqlite:///PATH"),
         ("sqlite:////nowhere/at/all/x.db", "no folder /nowhere/at/all"),
-        ("sqlite://", "a database in memory ends with its process; wanted sqlite:///PATH"),
+        ("sqlite://", "a database in memory ends with its process; expected sqlite:///PATH"),
     ],
 )
 def test_a_database_that_cannot_work(place: Place, url: str, says: str) -> None:
@@ -299,9 +299,9 @@ def test_a_folder_that_cannot_be_written(place: Place, command: str) -> None:
     )
     file = place.folder / "file"
     file.write_text("in the way")
-    place.run(*words, VAR_DIR=file / "var").refused(str(file / "var"), "wanted", code=1)
+    place.run(*words, VAR_DIR=file / "var").refused(str(file / "var"), "expected", code=1)
     if command == "crawl":
-        place.run(*words, "--agents", "2", VAR_DIR="/proc/x").refused("/proc/x", "wanted")
+        place.run(*words, "--agents", "2", VAR_DIR="/proc/x").refused("/proc/x", "expected")
 
 
 # --- Somebody else's --------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_another_spider_under_the_same_prefix(place: Place, farm: Farm) -> None:
     run = place.start_crawl(farm.seeds, **given).wait()
     run.refused(
         "KEY_PREFIX 'lt' holds the crawl of spider 'site', not of 'other'",
-        "wanted",
+        "expected",
         code=USELESS_TO_TRY_AGAIN,
     )
     assert len(farm.hits()) == before
@@ -348,7 +348,7 @@ def test_a_second_crawl_beside_the_first(place: Place, farm: Farm, words: list[s
     run = place.run(*words, KEY_PREFIX="other")
     run.refused(
         f"VAR_DIR={place.var} belongs to the crawl KEY_PREFIX 'lt', this one is 'other'",
-        f"wanted a VAR_DIR of its own (-s VAR_DIR={place.var / 'second'})",
+        f"expected a VAR_DIR of its own (-s VAR_DIR={place.var / 'second'})",
         code=USELESS_TO_TRY_AGAIN,
     )
     assert first.end().code == 0
@@ -379,13 +379,13 @@ def test_a_second_crawl_after_one_whose_records_wait(place: Place, farm: Farm) -
 def test_a_cluster_without_its_redis(place: Place, env: dict[str, str]) -> None:
     commands = [["crawl", "site"], ["coordinate"], ["seed", "http://127.0.0.1/"]]
     for run in [place.start(*words, env=env) for words in commands]:
-        run.wait().refused("REDIS_URL is empty; wanted the address of a Redis", code=2)
+        run.wait().refused("REDIS_URL is empty; expected the address of a Redis", code=2)
     assert not place.var.exists(), "a server of its own was started"
 
 
 def test_a_cluster_without_its_database(place: Place, valkey: RunningServer) -> None:
     run = place.run("coordinate", env={"SCRAPY_PROJECT": "cluster"}, REDIS_URL=valkey.url)
-    run.refused("DATABASE_URL is empty; wanted the database that all coordinators share", code=2)
+    run.refused("DATABASE_URL is empty; expected the database that all coordinators share", code=2)
     assert not place.var.exists()
 
 

@@ -64,7 +64,7 @@ def test_no_command_swallows_an_option_that_it_does_not_know(name: str) -> None:
     command.check_words(words)
     assert "--" not in words
     if not command.takes_words:
-        with pytest.raises(UsageError, match=f"{name} takes no 'more'; wanted options alone"):
+        with pytest.raises(UsageError, match=f"{name} takes no 'more'; expected options alone"):
             command.check_words(["more"])
 
 
@@ -114,7 +114,7 @@ def test_another_port_is_another_site(queued: Place, valkey: RunningServer) -> N
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        (("hset", "{key}", "http://127.0.1.1", "garbage"), "'garbage' for 'http://127.0.1.1'; wanted"),
+        (("hset", "{key}", "http://127.0.1.1", "garbage"), "'garbage' for 'http://127.0.1.1'; expected"),
         (("hset", "{key}", "http://127.0.1.1", "q -"), "'q -' for"),
         (("hset", "{key}", "http://127.0.1.1", "w - 1/many"), "'w - 1/many' for"),
         (("hset", "{key}", "http://127.0.1.1", b"w \xff"), r"'w \xff' for"),
@@ -152,7 +152,7 @@ def harmed(valkey: RunningServer, *harm: str | int) -> None:
 
 def test_a_count_that_is_none_is_told_with_what_to_do(queued: Place, valkey: RunningServer) -> None:
     harmed(valkey, "hset", "{key}count", "finished", "abc")
-    told = (f"{key('count')} in Redis has 'abc' for 'finished'; wanted whole numbers", ANEW)
+    told = (f"{key('count')} in Redis has 'abc' for 'finished'; expected whole numbers", ANEW)
     queued.run("queue", "show", REDIS_URL=valkey.url).refused(*told, code=1)
     queued.crawl([], REDIS_URL=valkey.url).refused(*told, code=LASTING)
     shown = queued.run("top", "--once", REDIS_URL=valkey.url, COLUMNS=1000).succeeded()
@@ -163,7 +163,7 @@ def test_a_count_that_is_none_is_told_with_what_to_do(queued: Place, valkey: Run
 
 def test_a_budget_that_is_none_is_told_with_what_to_do(queued: Place, valkey: RunningServer) -> None:
     harmed(valkey, "hset", "{key}budget", SITE, "abc")
-    told = (f"{key('budget')} in Redis has 'abc' for {SITE!r}; wanted whole numbers", ANEW)
+    told = (f"{key('budget')} in Redis has 'abc' for {SITE!r}; expected whole numbers", ANEW)
     queued.run("site", "show", SITE, REDIS_URL=valkey.url).refused(*told, code=1)
     queued.crawl([], REDIS_URL=valkey.url).refused(*told, code=LASTING)
 
@@ -187,7 +187,7 @@ def test_an_agent_that_is_none_is_told_with_what_to_do(
 
 def test_an_agent_s_name_that_is_none_is_told_with_what_to_do(queued: Place, valkey: RunningServer) -> None:
     valkey.client.zadd(key("agents"), {b"\xff": 99_999_999_999_999})
-    told = rf"{key('agents')} in Redis has '\xff'; wanted UTF-8"
+    told = rf"{key('agents')} in Redis has '\xff'; expected UTF-8"
     queued.run("queue", "show", REDIS_URL=valkey.url).refused(told, ANEW, code=1)
     run = queued.run("queue", "reset", "--yes", REDIS_URL=valkey.url)
     run.refused(r"agents work on this crawl: \xff;", "--force", code=1)
@@ -201,11 +201,11 @@ def test_a_key_of_the_wrong_kind_is_no_outage(queued: Place, valkey: RunningServ
     valkey.client.delete(key(name))
     harmed(valkey, *(("hset", "{key}crawl", "a", "b") if name == "crawl" else ("set", "{key}" + name, "1")))
     run = queued.crawl([], REDIS_URL=valkey.url)
-    run.refused("WRONGTYPE", "wanted the crawl's own keys", ANEW, code=LASTING)
+    run.refused("WRONGTYPE", "expected the crawl's own keys", ANEW, code=LASTING)
     assert "Redis is away" not in run.err
     if name in ("count", "agents"):
         run = queued.run("queue", "show", REDIS_URL=valkey.url)
-        run.refused("WRONGTYPE", "wanted the crawl's own keys", ANEW, code=1)
+        run.refused("WRONGTYPE", "expected the crawl's own keys", ANEW, code=1)
     queued.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()
     queued.run("queue", "show", REDIS_URL=valkey.url).succeeded()
 
@@ -241,12 +241,12 @@ def test_sites_that_are_leased(place: Place, valkey: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["list", "--state", "foo"], ["--state is 'foo'; wanted one of waiting, ", "leased"]),
-        (["list", "--most", "-1"], ["--most is -1; wanted a number, 0 for all"]),
-        (["budget", "localhost", "²"], ["PAGES is '²'; wanted a whole number"]),
-        (["budget", "localhost"], ["wanted list | show SITE", "budget SITE PAGES|default"]),
-        (["pause"], ["wanted list | show SITE"]),
-        (["list", "localhost"], ["wanted list | show SITE"]),
+        (["list", "--state", "foo"], ["--state is 'foo'; expected one of waiting, ", "leased"]),
+        (["list", "--most", "-1"], ["--most is -1; expected a number, 0 for all"]),
+        (["budget", "localhost", "²"], ["PAGES is '²'; expected a whole number"]),
+        (["budget", "localhost"], ["expected list | show SITE", "budget SITE PAGES|default"]),
+        (["pause"], ["expected list | show SITE"]),
+        (["list", "localhost"], ["expected list | show SITE"]),
     ],
     ids=lambda words: " ".join(words),
 )
@@ -283,7 +283,7 @@ def test_tables_that_nobody_named_are_left_alone(place: Place, valkey: RunningSe
     for words in (["report"], ["queue", "rebuild"]):
         for env in (CLUSTER, {}):
             run = place.run(*words, env=env, REDIS_URL=valkey.url)
-            run.refused("DATABASE_URL is empty; wanted the database of this crawl's coordinators", code=2)
+            run.refused("DATABASE_URL is empty; expected the database of this crawl's coordinators", code=2)
     shown = place.run("site", "show", site, "--json", env=CLUSTER, REDIS_URL=valkey.url).succeeded()
     assert "DATABASE_URL is empty: what the tables say is left out" in shown.err
     assert "published" not in json.loads(shown.out)
@@ -296,7 +296,7 @@ def test_tables_that_nobody_named_are_left_alone(place: Place, valkey: RunningSe
 def test_records_that_nobody_stores_are_told_at_the_end(
     place: Place, valkey: RunningServer, farm: Farm
 ) -> None:
-    said = "records wait in the results stream and no coordinator is running; wanted one: scrapy coordinate"
+    said = "records wait in the results stream and no coordinator is running; expected one: scrapy coordinate"
     run = place.crawl(farm.seeds, REDIS_URL=valkey.url).succeeded()
     assert f"lowtide: {valkey.client.xlen(key('results'))} {said}" in run.err
     coordinator = place.start("coordinate", REDIS_URL=valkey.url)
@@ -314,7 +314,7 @@ def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
     run = place.crawl(farm.seeds, **given).succeeded()
     assert run.out == ""
     waiting, last = run.err.splitlines()[-2:]
-    assert waiting.endswith("wanted one: scrapy coordinate")
+    assert waiting.endswith("expected one: scrapy coordinate")
     assert last == (
         f"lowtide: no figures yet: DATABASE_URL {given['DATABASE_URL']} has no tables; `scrapy coordinate` with the "
         "same REDIS_URL and DATABASE_URL makes them and stores the records"
@@ -337,15 +337,13 @@ def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
 def test_nothing_is_added_where_a_source_is_missing(place: Place, farm: Farm) -> None:
     run = place.run("seed", farm.site(0), f"{place.folder}/nonexist", farm.site(1))
     run.refused(
-        "nonexist' is neither a file nor a URL; wanted one of them; nothing was added", code=WRONG_CALL
+        "nonexist' is neither a file nor a URL; expected one of them; nothing was added", code=WRONG_CALL
     )
     assert not place.var.exists()
 
 
 def test_a_file_that_is_missing_is_no_host(place: Place) -> None:
-    said = (
-        "'seeds.txt' is neither a file nor a URL: no host of the web ends in 'txt'; wanted https://seeds.txt"
-    )
+    said = "'seeds.txt' is neither a file nor a URL: no host of the web ends in 'txt'; expected https://seeds.txt"
     place.run("seed", "seeds.txt").refused(said, code=WRONG_CALL)
     place.run("crawl", "site", "-a", "seeds=seeds.txt").refused(said, code=WRONG_CALL)
     assert not place.var.exists()

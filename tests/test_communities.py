@@ -198,9 +198,9 @@ def test_vague_communities_are_no_worse_than_those_of_networkx(seed: int) -> Non
 @pytest.mark.parametrize(
     ("source", "target", "weight", "words"),
     [
-        ([0, 2], [1, 1], [1, 1], r"source holds 0 \.\. 2; wanted sites 0 \.\. 1"),
+        ([0, 2], [1, 1], [1, 1], r"source holds 0 \.\. 2; expected sites 0 \.\. 1"),
         ([0], [-1], [1], r"target holds -1 \.\. -1"),
-        ([0.5], [1], [1], "source holds float64; wanted ids"),
+        ([0.5], [1], [1], "source holds float64; expected ids"),
         ([0], [1], [-1], "a weight is below 0"),
         ([0], [1], [np.nan], "a weight is below 0, infinite or not a number"),
         ([0], [1], [np.inf], "a weight is below 0, infinite or not a number"),
@@ -216,7 +216,7 @@ def test_what_is_no_graph_is_named(source: list, target: list, weight: list, wor
 @pytest.mark.parametrize("resolution", [0, -1, np.nan, np.inf])
 def test_resolution_is_above_zero(resolution: float) -> None:
     none = np.zeros(0, np.int64)
-    with pytest.raises(ValueError, match=r"resolution is .*; wanted a number above 0"):
+    with pytest.raises(ValueError, match=r"resolution is .*; expected a number above 0"):
         communities(2, none, none, none, resolution=resolution)
 
 
@@ -255,14 +255,14 @@ def test_the_same_line_twice_is_one() -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([f"{NAMES[0]},x", NAMES[1]], r"line 2: \['https://b\.example'\]; wanted site,community"),
-        ([f"{NAMES[0]},x,y"], "line 1: .*; wanted site,community"),
-        ([f"{NAMES[0]},"], "line 1: .*; wanted site,community"),
+        ([f"{NAMES[0]},x", NAMES[1]], r"line 2: \['https://b\.example'\]; expected site,community"),
+        ([f"{NAMES[0]},x,y"], "line 1: .*; expected site,community"),
+        ([f"{NAMES[0]},"], "line 1: .*; expected site,community"),
         ([f"{NAMES[0]},x", f"{NAMES[0]},y"], "line 2: site 'https://a.example' is in 'x' and in 'y'"),
-        (["https://else.example,x"], "no such site: 'https://else.example'; wanted the 6 sites"),
-        ([f"{n},x" for n in range(8)], "no such site: '0', '1', '2', '3', '4' and 3 more; wanted"),
+        (["https://else.example,x"], "no such site: 'https://else.example'; expected the 6 sites"),
+        ([f"{n},x" for n in range(8)], "no such site: '0', '1', '2', '3', '4' and 3 more; expected"),
         ([b"\xff\xfe\x00,x"], r"line 1: b'\\xff\\xfe\\x00,x' is not UTF-8"),
-        ([f'"{NAMES[0]},x', f"{NAMES[1]},y"], "line 2: unexpected end of data; wanted site,community"),
+        ([f'"{NAMES[0]},x', f"{NAMES[1]},y"], "line 2: unexpected end of data; expected site,community"),
         (["x" * 200_000 + ",y"], "line 1: field larger than field limit"),
         ([b"\x00,\x00"], "no such site|NUL"),
         (["\x1b[31m\udcff,x"], r"no such site: '\\x1b\[31m\\udcff'"),
@@ -280,4 +280,4 @@ def test_any_bytes_are_read_or_refused(lines: list[bytes]) -> None:
     try:
         assert len(read_csv(lines, NAMES)) == len(NAMES)
     except ValueError as error:
-        assert "wanted" in str(error)
+        assert "expected" in str(error)

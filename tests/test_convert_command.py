@@ -59,8 +59,8 @@ def test_it_prints_what_there_is(filled: Place) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--run", "../x.tmp"), ("--run is '../x.tmp'; wanted letters",)),
-        (("--load", "mysql"), ("--load names 'mysql'; wanted some of postgresql, mariadb, duckdb",)),
+        (("--run", "../x.tmp"), ("--run is '../x.tmp'; expected letters",)),
+        (("--load", "mysql"), ("--load names 'mysql'; expected some of postgresql, mariadb, duckdb",)),
     ],
 )
 def test_a_wrong_call_is_refused(place: Place, words: tuple[str, ...], told: tuple[str, ...]) -> None:

@@ -216,8 +216,8 @@ def test_what_is_no_record_becomes_a_dead_letter(
     assert numbers(url) == [8]
     assert numbers(url, dead_letters, "stream_id") == sorted(name.decode() for name in ids)  # type: ignore[union-attr]
     reasons = " ".join(numbers(url, dead_letters, "reason"))
-    assert "record version b'2': wanted b'1'" in reasons
-    assert "3 bytes of links: wanted a multiple of 8" in reasons
+    assert "record version b'2': expected b'1'" in reasons
+    assert "3 bytes of links: expected a multiple of 8" in reasons
     assert caplog.text.count("is no record, kept in dead_letters") == len(rubbish)
 
 
@@ -359,7 +359,7 @@ def test_unknown_kill_point_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path
     make_coordinator(*settings_given)
     monkeypatch.setenv(KILL_VARIABLE, "at-tea-time")
     with pytest.raises(
-        options.OptionError, match="LOWTIDE_KILL_POINT is 'at-tea-time'; wanted one of before-commit"
+        options.OptionError, match="LOWTIDE_KILL_POINT is 'at-tea-time'; expected one of before-commit"
     ):
         make_coordinator(*settings_given)
 

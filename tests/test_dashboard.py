@@ -185,7 +185,7 @@ def test_records_of_sites_that_are_none_are_told(place: Place, valkey: RunningSe
         for path in ("/", "/site?name=http://127.0.1.1"):
             answer = ask(url, path)
             assert answer.status == 200
-            assert "wanted sites&#39; records" in answer.body  # type: ignore[attr-defined]
+            assert "expected sites&#39; records" in answer.body  # type: ignore[attr-defined]
 
 
 def test_who_may_look(place: Place, valkey: RunningServer) -> None:

@@ -57,7 +57,7 @@ def test_slots_that_are_enough(slots: int, works: tuple[Work, ...], fixed: dict[
 
 
 @pytest.mark.parametrize(
-    ("slots", "works", "fixed", "wanted"),
+    ("slots", "works", "fixed", "expected"),
     [
         (4, WORKS, {"revive": 3, "recheck": 2}, 6),
         (4, WORKS, {"revive": 4}, 5),
@@ -73,6 +73,6 @@ def test_slots_that_are_too_few(
         Division(slots, works, fixed)
     said = str(caught.value)
     assert said.startswith(
-        f"WORK_SLOTS is {fixed!r} and SITE_SLOTS is {slots}; wanted SITE_SLOTS of {wanted} or more"
+        f"WORK_SLOTS is {fixed!r} and SITE_SLOTS is {slots}; expected SITE_SLOTS of {wanted} or more"
     )
     Division(wanted, works, fixed)

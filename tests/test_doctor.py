@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written(place: Place) -> None:
     found = bad(place, VAR_DIR=place.folder / "file" / "var")
     assert "VAR_DIR" in found
     assert str(place.folder / "file") in found["VAR_DIR"]["found"]
-    assert "wanted a folder that can be written" in found["VAR_DIR"]["advice"]
+    assert "expected a folder that can be written" in found["VAR_DIR"]["advice"]
 
 
 def test_more_slots_than_descriptors(place: Place) -> None:

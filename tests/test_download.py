@@ -1045,7 +1045,7 @@ async def test_a_proxy_that_is_none_is_told(proxy: str) -> None:
         error = await failure(handler, Request("http://127.0.0.1:9/", meta={"proxy": proxy}))
     assert isinstance(error, UnsupportedURLSchemeError)
     assert proxy.rpartition("@")[2] in str(error)
-    assert "is no proxy; wanted SCHEME://HOST:PORT" in str(error)
+    assert "is no proxy; expected SCHEME://HOST:PORT" in str(error)
     assert "secret" not in str(error)
 
 

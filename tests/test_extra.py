@@ -48,7 +48,7 @@ def test_a_new_attribute_from_the_page_to_the_eye(tmp_path: Path) -> None:
         run = place.crawl([web.root], PAGE_PIPELINES=PIPELINES).succeeded()
         stored = "select url, extra, error from pages order by url"
         left_out = (
-            f"left out: extra['all of it'] ({MOST_EXTRA_BYTES + 15:,} bytes of JSON; wanted 16,384 in all)"
+            f"left out: extra['all of it'] ({MOST_EXTRA_BYTES + 15:,} bytes of JSON; expected 16,384 in all)"
         )
         assert place.rows(stored) == [
             (web.root, '{"scripts":{"many":0}}', None),
@@ -142,11 +142,11 @@ def test_what_json_cannot_say_is_left_out_and_told(value: Any, why: str) -> None
 @pytest.mark.parametrize("given", [None, [], [1], "words", 3])
 def test_what_is_no_dictionary_is_left_out_and_told(given: Any) -> None:
     kind = type(given).__name__
-    assert bounded(given) == ({}, f"extra is left out: it is {kind}; wanted a dictionary")
+    assert bounded(given) == ({}, f"extra is left out: it is {kind}; expected a dictionary")
 
 
 def test_a_name_that_is_no_text_is_left_out_and_told() -> None:
-    assert bounded({1: 2, "a": 3}) == ({"a": 3}, "left out: extra['1'] (the name is int; wanted a text)")
+    assert bounded({1: 2, "a": 3}) == ({"a": 3}, "left out: extra['1'] (the name is int; expected a text)")
 
 
 def test_of_too_much_the_largest_is_left_out() -> None:
@@ -155,7 +155,7 @@ def test_of_too_much_the_largest_is_left_out() -> None:
     assert list(kept) == [f"n{number}" for number in range(8)]
     assert len(json.dumps(kept).encode()) <= MOST_EXTRA_BYTES
     assert words.startswith(
-        "left out: extra['n11'] (5,509 bytes of JSON; wanted 16,384 in all), extra['n10']"
+        "left out: extra['n11'] (5,509 bytes of JSON; expected 16,384 in all), extra['n10']"
     )
     assert words.endswith(" and 1 more")
     assert bounded(kept) == (kept, "")

@@ -399,8 +399,8 @@ def _kept(place: Place) -> int:
         (("--check", "--spider", "site"), 2, "--check goes without --spider"),
         (("--check", "a", "b"), 2, "--check takes one folder"),
         (("--spider", "sites"), 2, "did you mean site?"),
-        (("-O", "items.jsonl"), 2, "wanted --spider NAME"),
-        (("-a", "word=x"), 2, "wanted --spider NAME"),
+        (("-O", "items.jsonl"), 2, "expected --spider NAME"),
+        (("-a", "word=x"), 2, "expected --spider NAME"),
     ],
 )
 def test_a_wrong_call_is_refused(place: Place, words: tuple[str, ...], code: int, said: str) -> None:

@@ -159,9 +159,9 @@ def test_the_newest_is_the_one_finished_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda file: file.unlink(), r"ptr\.npy is missing; wanted 3 bytes"),
-        (lambda file: file.write_text("on"), r"ptr\.npy has 2 bytes; wanted 3"),
-        (lambda file: file.write_text("two"), r"ptr\.npy is damaged: its SHA-256 is 3fc4.*; wanted 7692"),
+        (lambda file: file.unlink(), r"ptr\.npy is missing; expected 3 bytes"),
+        (lambda file: file.write_text("on"), r"ptr\.npy has 2 bytes; expected 3"),
+        (lambda file: file.write_text("two"), r"ptr\.npy is damaged: its SHA-256 is 3fc4.*; expected 7692"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, damage: object, told: str) -> None:
@@ -183,9 +183,9 @@ def test_a_file_that_the_manifest_does_not_name_is_told(tmp_path: Path) -> None:
     [
         (None, r"run has no manifest\.json"),
         ("{", "cannot be read"),
-        ("[]", "format None; wanted 1"),
-        ('{"format": 2, "files": {}}', "format 2; wanted 1"),
-        ('{"format": 1}', "format 1; wanted 1"),
+        ("[]", "format None; expected 1"),
+        ('{"format": 2, "files": {}}', "format 2; expected 1"),
+        ('{"format": 1}', "format 1; expected 1"),
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_told(tmp_path: Path, text: str | None, told: str) -> None:

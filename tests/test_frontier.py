@@ -715,7 +715,7 @@ VERSION, FIRST, PATHS_AT, PACKED, DEPTHS, HEAD, EXCEPTIONS, DIGESTS, OWNERS, PUB
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (VERSION, 2, "version 2; wanted 1"),
+        (VERSION, 2, "version 2; expected 1"),
         (VERSION, "1", "Expected `int`"),
         (FIRST, -1, ">= 0"),
         (PATHS_AT, b"/\n/a", "2 paths with 5 depths"),

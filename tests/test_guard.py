@@ -88,6 +88,6 @@ def test_an_answer_stays_the_same_when_asked_very_often() -> None:
 
 @pytest.mark.parametrize("text", ["localhost", "127.0.0.1/8", "10.0.0.0/33", "127.0.0.0/8;::1/128"])
 def test_a_setting_that_cannot_be_read_names_itself(text: str) -> None:
-    with pytest.raises(ValueError, match=r"ALLOW_PRIVATE_ADDRESSES holds .*; wanted networks") as caught:
+    with pytest.raises(ValueError, match=r"ALLOW_PRIVATE_ADDRESSES holds .*; expected networks") as caught:
         AddressGuard(text)
     assert repr(text) in str(caught.value)

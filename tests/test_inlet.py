@@ -59,7 +59,7 @@ def test_every_way_in(place: Place, valkey: RunningServer, farm: Farm, tmp_path:
         redis.rpush(INLET, "no url", b"\xff\x80", '{"link": "x"}', "ftp://127.0.0.1/", sites[6])
         eventually(lambda: stored(place) == set(sites[:7]), "the good one among bad values")
         assert agent.err.count("is no seed") == 4
-        assert "wanted a URL or JSON with a url" in agent.err
+        assert "expected a URL or JSON with a url" in agent.err
 
         file = tmp_path / "seeds.txt"
         file.write_text(f"# one new, one known\n{sites[7]}\n{sites[0]}\n")
@@ -85,7 +85,7 @@ def test_an_inlet_of_another_kind_is_told(place: Place, valkey: RunningServer) -
     """Once, however often it is looked at."""
     valkey.client.set(INLET, "http://127.0.1.1/")
     agent = place.start_crawl((), "--when-idle", "wait", REDIS_URL=valkey.url)
-    words = f"{INLET} is a string; wanted a list, set or sorted set of URLs"
+    words = f"{INLET} is a string; expected a list, set or sorted set of URLs"
     agent.says(words)
     looks = looks_at_the_inlet(valkey)
     eventually(lambda: looks_at_the_inlet(valkey) >= looks + 2, "it is looked at again")
@@ -121,7 +121,7 @@ def test_what_another_crawler_left_is_taken_over(place: Place, valkey: RunningSe
 def test_a_server_to_take_from_that_is_away(place: Place, valkey: RunningServer) -> None:
     words = ("seed", "--take-over", "old:start_urls", "--from", "redis://127.0.0.1:1/0")
     place.run(*words, REDIS_URL=valkey.url).refused("127.0.0.1:1", "does not answer", code=1)
-    place.run("seed", "--from", valkey.url, "https://example.org").refused("wanted the key too", code=2)
+    place.run("seed", "--from", valkey.url, "https://example.org").refused("expected the key too", code=2)
 
 
 def put(server: RunningServer, kind: str, key: str, values: list[Any]) -> None:

@@ -81,7 +81,7 @@ def test_one_spelling(url: str, site: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("", "scheme ''; wanted http or https"),
+        ("", "scheme ''; expected http or https"),
         ("example.org/x", "scheme ''"),
         ("//example.org/x", "scheme ''"),
         ("ftp://example.org/", "scheme 'ftp'"),
@@ -99,8 +99,8 @@ def test_one_spelling(url: str, site: str, path: str) -> None:
         ('http://a"b/', "is no host name"),
         (f"http://{'a' * 64}.org/", "is no host name"),
         (f"http://{'a.' * 127}org/", "is no host name"),
-        ("http://example.org:99999/", "port '99999'; wanted a number up to 65535"),
-        ("http://example.org:x/", "port 'x'; wanted a number"),
+        ("http://example.org:99999/", "port '99999'; expected a number up to 65535"),
+        ("http://example.org:x/", "port 'x'; expected a number"),
         ("http://[::1/", "Invalid IPv6"),
         ("http://[::zz]/", "::zz"),
         ("http://[v1.a:b]/", "v1.a:b"),

@@ -184,7 +184,7 @@ def test_on_one_machine_nothing_else_is_needed(place: Place) -> None:
         (7, "mon", 9, 1042, 1577880000000, 200, 35, "https://example.org/a||b", '["depth=1"]')
     ]
     ((reason, fields),) = place.rows("select reason, fields from dead_letters")
-    assert reason == OF + "a packet begins with b'GET / HTTP'; wanted 8 digits and ||"
+    assert reason == OF + "a packet begins with b'GET / HTTP'; expected 8 digits and ||"
     assert json.loads(fields)["packet"] == "GET / HTTP/1.1\r\n\r\n"
     assert not place.rows("select 1 from pages union select 1 from sites union select 1 from fetches")
     figures = ear.end()
@@ -278,8 +278,8 @@ def test_several_on_one_connection(place: Place, valkey: RunningServer) -> None:
     eventually(lambda: valkey.client.xlen(KEY) == 1003, "all is judged")
     assert [check.code for check in in_stream(valkey)] == list(range(1001))
     assert sorted(refusals(valkey)) == [
-        OF + "a packet begins with b'rubbish000'; wanted 8 digits and ||",
-        OF + "status is '999'; wanted 100 to 599, or -14 to -1",
+        OF + "a packet begins with b'rubbish000'; expected 8 digits and ||",
+        OF + "status is '999'; expected 100 to 599, or -14 to -1",
     ]
     ear.end()
 
@@ -326,9 +326,9 @@ def test_answers_come_in_order(place: Place, valkey: RunningServer) -> None:
     said = ear.tell(a_packet(1) + a_packet(2, status=999) + a_packet(3) + b"x" * 100_000)
     assert said.decode().splitlines() == [
         "OK",
-        "NO status is '999'; wanted 100 to 599, or -14 to -1",
+        "NO status is '999'; expected 100 to 599, or -14 to -1",
         "OK",
-        "NO a packet begins with b'xxxxxxxxxx'; wanted 8 digits and ||",
+        "NO a packet begins with b'xxxxxxxxxx'; expected 8 digits and ||",
     ]
     assert [check.code for check in in_stream(valkey)] == [1, 3]
     ear.end()
@@ -392,15 +392,15 @@ def test_nothing_is_acknowledged_that_is_not_in_the_stream(place: Place, valkey:
     [
         (
             {"LISTEN_ADDRESS": "0.0.0.0"},
-            "which other machines reach, and LISTEN_ALLOW is empty; wanted there",
+            "which other machines reach, and LISTEN_ALLOW is empty; expected there",
         ),
         ({"LISTEN_ADDRESS": "::"}, "LISTEN_ADDRESS is '::', which other machines reach"),
         ({"LISTEN_ADDRESS": "192.0.2.1"}, "LISTEN_ADDRESS is '192.0.2.1', which other machines reach"),
-        ({"LISTEN_ADDRESS": "myhost"}, "LISTEN_ADDRESS is 'myhost'; wanted an address of this machine"),
+        ({"LISTEN_ADDRESS": "myhost"}, "LISTEN_ADDRESS is 'myhost'; expected an address of this machine"),
         ({"LISTEN_ALLOW": "10.0.0.0/8,neighbours"}, "LISTEN_ALLOW is '10.0.0.0/8,neighbours': "),
-        ({"LISTEN_PORT": "65536"}, "LISTEN_PORT is '65536'; wanted "),
-        ({"LISTEN_PACKET_BYTES": "20"}, "LISTEN_PACKET_BYTES is '20'; wanted "),
-        ({"LISTEN_UTC_OFFSET": "9"}, "LISTEN_UTC_OFFSET: '9' is no offset from UTC; wanted one as +09:00"),
+        ({"LISTEN_PORT": "65536"}, "LISTEN_PORT is '65536'; expected "),
+        ({"LISTEN_PACKET_BYTES": "20"}, "LISTEN_PACKET_BYTES is '20'; expected "),
+        ({"LISTEN_UTC_OFFSET": "9"}, "LISTEN_UTC_OFFSET: '9' is no offset from UTC; expected one as +09:00"),
     ],
     ids=str,
 )
@@ -413,7 +413,8 @@ def test_a_port_that_is_taken(place: Place, valkey: RunningServer) -> None:
     ear = Ear(place, REDIS_URL=valkey.url)
     run = place.run("listen", REDIS_URL=valkey.url, LISTEN_PORT=ear.port)
     run.refused(
-        f"LISTEN_PORT is {ear.port}: Address already in use at 127.0.0.1; wanted a port that is free", code=2
+        f"LISTEN_PORT is {ear.port}: Address already in use at 127.0.0.1; expected a port that is free",
+        code=2,
     )
     ear.end()
 
@@ -479,7 +480,7 @@ def test_nobody_holds_a_place_by_sending_slowly(place: Place, valkey: RunningSer
     figures = ear.end()
     assert figures["refused_by"] == {"cut": 1}
     (why,) = refusals(valkey)
-    assert re.fullmatch(OF + r"0.5 s were over after \d bytes; wanted a length of 8 digits", why)
+    assert re.fullmatch(OF + r"0.5 s were over after \d bytes; expected a length of 8 digits", why)
 
 
 def test_one_who_never_reads_its_answers_is_left(place: Place, valkey: RunningServer) -> None:
@@ -813,7 +814,7 @@ def test_the_clients_command(
         ("451 packets sent, 1 refused\n", 1) if acknowledged else ("451 packets sent, 0 refused\n", 0)
     )
     assert ended.stderr == (
-        "refused: code is 'x'; wanted a whole number of 18 digits at most\n" if acknowledged else ""
+        "refused: code is 'x'; expected a whole number of 18 digits at most\n" if acknowledged else ""
     )
     eventually(lambda: valkey.client.xlen(KEY) == 451, "all is judged")
     assert sorted((check.code, check.run, check.seq) for check in in_stream(valkey)) == [

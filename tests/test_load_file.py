@@ -51,14 +51,14 @@ def test_an_empty_field_is_not_known() -> None:
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ([], "line 1: the header is ''; wanted site,day,h00"),
-        (["host,load"], "line 1: the header is 'host,load'; wanted site,day,h00"),
-        ([LONG, f"{SITE},all,0.5"], "line 2: 3 fields; wanted 26, as the header has"),
+        ([], "line 1: the header is ''; expected site,day,h00"),
+        (["host,load"], "line 1: the header is 'host,load'; expected site,day,h00"),
+        ([LONG, f"{SITE},all,0.5"], "line 2: 3 fields; expected 26, as the header has"),
         ([SIMPLE, row(SITE, 0), row("no host", 0)], "line 3, column site: "),
-        ([SIMPLE, row("ftp://example.org", 0)], "wanted a URL or a host"),
-        ([LONG, row(SITE, 0, "monday")], "line 2, column day: 'monday'; wanted all, weekday, weekend"),
-        ([LONG, f"{SITE},all,0,0,busy{',0' * 21}"], "line 2, column h02: 'busy'; wanted a number from 0"),
-        ([SIMPLE, f"{SITE},0,0,1.5{',0' * 21}"], "line 2, column 2: '1.5'; wanted a number from 0"),
+        ([SIMPLE, row("ftp://example.org", 0)], "expected a URL or a host"),
+        ([LONG, row(SITE, 0, "monday")], "line 2, column day: 'monday'; expected all, weekday, weekend"),
+        ([LONG, f"{SITE},all,0,0,busy{',0' * 21}"], "line 2, column h02: 'busy'; expected a number from 0"),
+        ([SIMPLE, f"{SITE},0,0,1.5{',0' * 21}"], "line 2, column 2: '1.5'; expected a number from 0"),
         ([SIMPLE, row(SITE, "nan")], "line 2, column 0: 'nan'"),
         ([SIMPLE, row(SITE, -0.1)], "line 2, column 0: '-0.1'"),
         (

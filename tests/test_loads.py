@@ -250,8 +250,8 @@ def test_what_cannot_be_imported_changes_nothing(place: Place) -> None:
     place.run("load", "import", str(bad)).refused("bad.csv: ", "nothing was imported", code=1)
     place.run("load", "import", "no-such-file.csv").refused("no-such-file.csv: No such file", code=2)
     place.run("load", "export").refused("no loads are known yet", code=1)
-    place.run("load", "import").refused("wanted import FILE | export", code=2)
-    place.run("load").refused("wanted import FILE | export", code=2)
+    place.run("load", "import").refused("expected import FILE | export", code=2)
+    place.run("load").refused("expected import FILE | export", code=2)
     assert not (place.var / "crawl.db").exists()
 
 

@@ -54,7 +54,7 @@ def test_a_wrong_value_is_told_by_name(name: str) -> None:
         read(**{name: value})
     said = str(caught.value)
     assert re.match(rf"{name} is ", said), said
-    assert "wanted" in said
+    assert "expected" in said
     assert name == "PAGE_PIPELINES" or repr(value) in said
 
 
@@ -72,7 +72,7 @@ NO_WEBHOOKS = (
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "wanted"),
+    ("name", "value", "expected"),
     [
         ("SITE_SLOTS", "0", ">= 1"),
         ("SITE_SLOTS", "4.5", "a whole number"),
@@ -98,14 +98,14 @@ NO_WEBHOOKS = (
 def test_bounds_and_choices_are_told(name: str, value: str, wanted: str) -> None:
     with pytest.raises(OptionError) as caught:
         read(**{name: value})
-    assert str(caught.value).startswith(f"{name} is {value!r}; wanted")
+    assert str(caught.value).startswith(f"{name} is {value!r}; expected")
     assert wanted in str(caught.value)
 
 
 @pytest.mark.parametrize("address", ["http://me:pa55@host/", "http://me@/", "https://:pa55@host/x"])
 def test_a_webhook_with_a_password_is_refused_and_the_password_is_not_told(address: str) -> None:
     with pytest.raises(
-        OptionError, match=r"^STATUS_WEBHOOK is 'https?://\*\*\*@.*'; wanted an address, as"
+        OptionError, match=r"^STATUS_WEBHOOK is 'https?://\*\*\*@.*'; expected an address, as"
     ) as caught:
         read(STATUS_WEBHOOK=address)
     assert "pa55" not in str(caught.value)
@@ -117,17 +117,17 @@ TIMES = sorted(name for name in NAMES if re.search("_(SECONDS|DAYS|DELAY|TIMEOUT
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("value", ["inf", "1e300", "1.6e9"])
 def test_no_time_is_longer_than_fifty_years(name: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"^{name} is {value!r}; wanted a number <= "):
+    with pytest.raises(OptionError, match=f"^{name} is {value!r}; expected a number <= "):
         read(**{name: value})
 
 
 def test_a_sites_own_delay_is_no_longer_either() -> None:
-    with pytest.raises(OptionError, match=r"wanted a number <= 1576800000\.0 in delay_seconds"):
+    with pytest.raises(OptionError, match=r"expected a number <= 1576800000\.0 in delay_seconds"):
         read(SITE_OVERRIDES='{"https://a.example": {"delay_seconds": 1e300}}')
 
 
 def test_unknown_works_are_told() -> None:
-    with pytest.raises(OptionError, match="WITH_WORKS names 'sleep'; wanted some of site, recheck"):
+    with pytest.raises(OptionError, match="WITH_WORKS names 'sleep'; expected some of site, recheck"):
         read(WITH_WORKS="recheck,sleep")
 
 

@@ -130,32 +130,34 @@ def test_a_time_may_be_a_little_ahead(ahead: int) -> None:
     if ahead <= AHEAD_MS:
         assert read(*FIVE, now=NOW - ahead).checked_at == NOW
     else:
-        with pytest.raises(PacketError, match=r"time is '20261118120000', 300 s ahead; wanted 300 s at most"):
+        with pytest.raises(
+            PacketError, match=r"time is '20261118120000', 300 s ahead; expected 300 s at most"
+        ):
             read(*FIVE, now=NOW - ahead)
 
 
 @pytest.mark.parametrize("text", ["9:00", "+9:00", "+15:00", "+09:60", "Z", "", "+09:00 "])
 def test_what_is_no_offset(text: str) -> None:
-    with pytest.raises(ValueError, match="wanted one as"):
+    with pytest.raises(ValueError, match="expected one as"):
         offset(text)
 
 
 BAD: list[tuple[Fault, tuple[str, ...], str]] = [
-    ("fields", (), "2 fields came; wanted code, status, time behind them"),
-    ("fields", ("7", "1", "200"), "4 fields came; wanted time behind them"),
-    ("crawler", ("", "1", "200", FIVE[3]), "crawler is ''; wanted a whole number"),
+    ("fields", (), "2 fields came; expected code, status, time behind them"),
+    ("fields", ("7", "1", "200"), "4 fields came; expected time behind them"),
+    ("crawler", ("", "1", "200", FIVE[3]), "crawler is ''; expected a whole number"),
     ("crawler", ("-1", "1", "200", FIVE[3]), "crawler is '-1'"),
     ("crawler", ("1.0", "1", "200", FIVE[3]), "crawler is '1.0'"),
     ("crawler", ("1_0", "1", "200", FIVE[3]), "crawler is '1_0'"),
     ("crawler", ("\u0661", "1", "200", FIVE[3]), "crawler is '\u0661'"),
-    ("code", ("7", "x" * 200, "200", FIVE[3]), f"code is '{'x' * 80}'; wanted"),
-    ("code", ("7", "1" * 19, "200", FIVE[3]), "wanted a whole number of 18 digits at most"),
-    ("status", ("7", "1", "0", FIVE[3]), "status is '0'; wanted 100 to 599, or -14 to -1"),
+    ("code", ("7", "x" * 200, "200", FIVE[3]), f"code is '{'x' * 80}'; expected"),
+    ("code", ("7", "1" * 19, "200", FIVE[3]), "expected a whole number of 18 digits at most"),
+    ("status", ("7", "1", "0", FIVE[3]), "status is '0'; expected 100 to 599, or -14 to -1"),
     ("status", ("7", "1", "600", FIVE[3]), "status is '600'"),
     ("status", ("7", "1", "-15", FIVE[3]), "status is '-15'"),
     ("status", ("7", "1", "OK", FIVE[3]), "status is 'OK'"),
     ("status", ("7", "1", " 200", FIVE[3]), "status is ' 200'"),
-    ("time", ("7", "1", "200", "yesterday"), "time is 'yesterday'; wanted YYYYMMDDhhmmss or"),
+    ("time", ("7", "1", "200", "yesterday"), "time is 'yesterday'; expected YYYYMMDDhhmmss or"),
     ("time", ("7", "1", "200", "20261318120000"), "time is '20261318120000'"),
     ("time", ("7", "1", "200", "20260229120000"), "time is"),
     ("time", ("7", "1", "200", "20261118120060"), "time is"),
@@ -163,22 +165,22 @@ BAD: list[tuple[Fault, tuple[str, ...], str]] = [
     ("time", ("7", "1", "200", "1795003200"), "time is"),
     ("time", ("7", "1", "200", "2026-11-18T12:00:00+25:00"), "time is"),
     ("time", ("7", "1", "200", "\u0662\u0660\u0662\u06661118120000"), "time is"),
-    ("ahead", ("7", "1", "200", "20261118120501"), "301 s ahead; wanted 300 s at most"),
+    ("ahead", ("7", "1", "200", "20261118120501"), "301 s ahead; expected 300 s at most"),
     (
         "named",
         (*FIVE, "url=ftp://example.org/"),
         "url is no URL of the web: 'ftp://example.org/' has scheme 'ftp'",
     ),
     ("named", (*FIVE, "url="), "url is no URL of the web"),
-    ("named", (*FIVE, "run=r"), "run came alone; wanted run and seq together"),
+    ("named", (*FIVE, "run=r"), "run came alone; expected run and seq together"),
     ("named", (*FIVE, "seq=1"), "seq came alone"),
-    ("named", (*FIVE, "run=", "seq=1"), "run is ''; wanted 1 to 64 letters"),
-    ("named", (*FIVE, f"run={'r' * 65}", "seq=1"), "wanted 1 to 64 letters"),
-    ("named", (*FIVE, "run=a\0b", "seq=1"), "wanted 1 to 64 letters"),
-    ("named", (*FIVE, "run=r", "seq=-1"), "seq is '-1'; wanted a whole number up to 9223372036854775807"),
+    ("named", (*FIVE, "run=", "seq=1"), "run is ''; expected 1 to 64 letters"),
+    ("named", (*FIVE, f"run={'r' * 65}", "seq=1"), "expected 1 to 64 letters"),
+    ("named", (*FIVE, "run=a\0b", "seq=1"), "expected 1 to 64 letters"),
+    ("named", (*FIVE, "run=r", "seq=-1"), "seq is '-1'; expected a whole number up to 9223372036854775807"),
     ("named", (*FIVE, "run=r", "seq=9223372036854775808"), "seq is"),
-    ("named", (*FIVE, "latency_ms=2147483648"), "latency_ms is '2147483648'; wanted a whole number up to"),
-    ("named", (*FIVE, "latency_ms=1", "latency_ms=1"), "latency_ms came twice; wanted it once"),
+    ("named", (*FIVE, "latency_ms=2147483648"), "latency_ms is '2147483648'; expected a whole number up to"),
+    ("named", (*FIVE, "latency_ms=1", "latency_ms=1"), "latency_ms came twice; expected it once"),
 ]
 
 
@@ -194,7 +196,7 @@ def test_what_is_refused_is_told_by_name(fault: Fault, fields: tuple[str, ...], 
     [
         ("text", b"||7||1||200||20261118120000||\xff", "byte 37 is no UTF-8"),
         ("text", b"||7||1||200||20261118120000||\xed\xa0\x80", "is no UTF-8"),
-        ("escape", b"||7||1||200||20261118120000||C:\\x", r"'\\x' in '\\x'; wanted \| or \\"),
+        ("escape", b"||7||1||200||20261118120000||C:\\x", r"'\\x' in '\\x'; expected \| or \\"),
         ("escape", b"||7||1||200||20261118120000||\\", r"'\\' in"),
     ],
 )
@@ -205,7 +207,7 @@ def test_bytes_that_are_no_text_of_ours(fault: Fault, behind: bytes, said: str) 
 
 
 def test_a_packet_too_long_to_say_so() -> None:
-    with pytest.raises(ValueError, match=f"wanted {MOST_BYTES} at most"):
+    with pytest.raises(ValueError, match=f"expected {MOST_BYTES} at most"):
         join(["x" * MOST_BYTES])
 
 
@@ -286,16 +288,16 @@ def test_one_packet_a_connection_whatever_its_pieces(size: int, more: bytes) -> 
 @pytest.mark.parametrize(
     ("data", "fault", "said"),
     [
-        (b"GET / HTTP/1.1\r\n", "length", "a packet begins with b'GET / HTTP'; wanted 8 digits and ||"),
+        (b"GET / HTTP/1.1\r\n", "length", "a packet begins with b'GET / HTTP'; expected 8 digits and ||"),
         (b"0000x", "length", "a packet begins with b'0000x'"),
-        (b"00000040|x", "length", "wanted 8 digits and ||"),
-        (b"000000041||", "length", "wanted 8 digits and ||"),
-        (b"00000033||", "short", f"length is 33; wanted {LEAST_BYTES} bytes or more"),
-        (b"00000201||", "long", f"length is 201; wanted {LIMIT} bytes at most"),
+        (b"00000040|x", "length", "expected 8 digits and ||"),
+        (b"000000041||", "length", "expected 8 digits and ||"),
+        (b"00000033||", "short", f"length is 33; expected {LEAST_BYTES} bytes or more"),
+        (b"00000201||", "long", f"length is 201; expected {LIMIT} bytes at most"),
         (b"99999999||", "long", "length is 99999999"),
-        (b"0000", "cut", "the connection ended after 4 bytes; wanted a length of 8 digits"),
-        (b"00000040||1||", "cut", "the connection ended after 13 bytes; wanted 40 bytes"),
-        (with_length(b"||7||1042||200||20261118120000", 1), "cut", "after 38 bytes; wanted 39 bytes"),
+        (b"0000", "cut", "the connection ended after 4 bytes; expected a length of 8 digits"),
+        (b"00000040||1||", "cut", "the connection ended after 13 bytes; expected 40 bytes"),
+        (with_length(b"||7||1042||200||20261118120000", 1), "cut", "after 38 bytes; expected 39 bytes"),
         (with_length(b"||7||1042||200||20261118120000", -1), "trailing", "came in a packet of 37"),
     ],
 )

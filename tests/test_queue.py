@@ -1816,7 +1816,7 @@ def harm(queue: Driver, site: str, text: str | bytes = "garbage") -> bytes:
 
 
 def names_it(site: str, text: str = "garbage") -> AbstractContextManager[object]:
-    told = f"{bucket(site)} in Redis has '{text}' for '{site}'; wanted sites' records"
+    told = f"{bucket(site)} in Redis has '{text}' for '{site}'; expected sites' records"
     return pytest.raises(BrokenRecordError, match=re.escape(told))
 
 
@@ -1925,7 +1925,9 @@ def test_what_an_agent_says_takes_no_other_fact_s_place(queue: Driver) -> None:
 def test_an_agent_s_name_that_is_none_is_named(queue: Driver, agents: tuple[str, str]) -> None:
     queue.raw.zadd(BASE + "agents", {b"\xff": 99_999_999_999_999})
     for call in (queue.agents, queue.works_done, queue.holdings, queue.running):
-        with pytest.raises(BrokenRecordError, match=re.escape(f"{BASE}agents in Redis has '\\xff'; wanted")):
+        with pytest.raises(
+            BrokenRecordError, match=re.escape(f"{BASE}agents in Redis has '\\xff'; expected")
+        ):
             call()
     assert set(queue.at_work()) == {"one", "two", r"\xff"}
     queue.raw.zrem(BASE + "agents", b"\xff")

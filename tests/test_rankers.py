@@ -206,7 +206,7 @@ def test_what_cannot_be_reached_is_an_error_that_says_so(
     assert main([str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
     assert said.startswith("rankers: exact ranks did not come to a residual of 1e-08 in 1 sweeps, but to ")
-    assert said.endswith("wanted a larger tolerance or a smaller damping\n")
+    assert said.endswith("expected a larger tolerance or a smaller damping\n")
 
 
 def test_a_page_with_a_million_links_to_it() -> None:
@@ -240,12 +240,12 @@ def test_whole_numbers_of_any_type_are_taken(kind: type) -> None:
         ([0], [2], [0, 0], r"target\[0\] is 2, a page outside 0 \.\. 1"),
         ([0, -1], [1, 1], [0, 0], r"source\[1\] is -1, a page outside"),
         ([0, 1], [1], [0, 0], "2 sources and 1 targets"),
-        ([0.5], [1], [0, 0], r"source\[0\] is 0.5; wanted whole numbers"),
+        ([0.5], [1], [0, 0], r"source\[0\] is 0.5; expected whole numbers"),
         ([0], [np.nan], [0, 0], r"target\[0\] is nan"),
         ([0], [1], [0, np.inf], r"block\[1\] is inf"),
         (["a"], [1], [0, 0], "source is an array of <U1"),
         ([[0]], [1], [0, 0], r"source has the shape \(1, 1\)"),
-        ([0], [1], [], r"a page outside 0 \.\. -1; wanted one of the 0 pages"),
+        ([0], [1], [], r"a page outside 0 \.\. -1; expected one of the 0 pages"),
     ],
 )
 def test_what_is_no_graph_is_named(source: Any, target: Any, block: Any, words: str) -> None:
@@ -335,7 +335,7 @@ DAMAGES = {
     "another type": (
         "target",
         lambda array: array.astype(np.int64),
-        "holds int64 of shape .* wanted a row of int32",
+        "holds int64 of shape .* expected a row of int32",
     ),
     "a table": ("target", lambda array: array.reshape(2, 5), r"shape \(2, 5\)"),
     "a link too few": ("target", lambda array: array[:-1], "does not ascend from 0 to the 9 links"),
@@ -347,7 +347,7 @@ DAMAGES = {
     "a domain too few": (
         "domain",
         lambda array: array[:-1],
-        "domain.npy has 3 numbers; wanted one for each of 4",
+        "domain.npy has 3 numbers; expected one for each of 4",
     ),
     "a domain below 0": ("domain", put(1, -1), "domain.npy has numbers outside 0 .. 3"),
     "a file cut short": ("target", None, "cannot be read"),
@@ -364,7 +364,7 @@ def test_damage_is_told_whether_digests_are_looked_at_or_not(
     else:
         rewrite(saved, name, change)
     block = "domain" if name == "domain" else "site"
-    with pytest.raises(FolderError, match=f"{name}.npy (is damaged|has .* bytes; wanted)"):
+    with pytest.raises(FolderError, match=f"{name}.npy (is damaged|has .* bytes; expected)"):
         Graph.load(saved, block)
     with pytest.raises(FolderError, match=words):
         Graph.load(saved, block, check=False)
@@ -390,13 +390,13 @@ def test_a_folder_that_is_not_whole_is_none(saved: Path, tmp_path: Path) -> None
         Graph.load(saved, check=False)
     with pytest.raises(FolderError, match="has no manifest"):
         Graph.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="block is 'host'; wanted one of site, domain, community"):
+    with pytest.raises(ValueError, match="block is 'host'; expected one of site, domain, community"):
         Graph.load(saved, "host")
 
 
 @pytest.mark.parametrize("given", [[0, 1], [0, 1, 2, 4], [0, -1, 1, 1]])
 def test_groups_that_are_none_are_not_saved(tmp_path: Path, given: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"domain has . numbers; wanted one for each of 4 blocks"):
+    with pytest.raises(ValueError, match=r"domain has . numbers; expected one for each of 4 blocks"):
         graph_of(LINKS, SITES).save(tmp_path / "run", np.array(given))
     assert list(tmp_path.iterdir()) == []
 
@@ -457,7 +457,7 @@ def test_the_reference_is_networkx(monkeypatch: pytest.MonkeyPatch) -> None:
         ranks = reference.pagerank(graph, tolerance=1e-12, personalisation=given_weights)
         assert np.abs(ranks - by_networkx(pairs, 200, weights=given_weights)).sum() < 1e-9
     monkeypatch.setattr(reference, "MOST_SWEEPS", 2)
-    with pytest.raises(RankError, match=r"networkx: .*wanted a larger tolerance than 1e-12"):
+    with pytest.raises(RankError, match=r"networkx: .*expected a larger tolerance than 1e-12"):
         reference.pagerank(graph, tolerance=1e-12)
 
 
@@ -497,14 +497,14 @@ def test_the_command_in_a_process_of_its_own(saved: Path, tmp_path: Path) -> Non
     ("words", "code", "said"),
     [
         (["FOLDER/nowhere"], 1, "nowhere has no manifest.json"),
-        (["FOLDER", "--mode", "sideways"], 2, "mode is 'sideways'; wanted one of exact"),
+        (["FOLDER", "--mode", "sideways"], 2, "mode is 'sideways'; expected one of exact"),
         (["FOLDER", "--block", "host"], 2, "invalid choice: 'host'"),
-        (["FOLDER", "--damping", "1"], 2, "damping is 1.0; wanted 0 up to below 1"),
+        (["FOLDER", "--damping", "1"], 2, "damping is 1.0; expected 0 up to below 1"),
         (["FOLDER", "--damping", "often"], 2, "invalid float value: 'often'"),
-        (["FOLDER", "--tolerance", "0"], 2, "tolerance is 0.0; wanted a number above 0"),
+        (["FOLDER", "--tolerance", "0"], 2, "tolerance is 0.0; expected a number above 0"),
         (["FOLDER", "--personalisation", "FOLDER/none.csv"], 1, "No such file"),
         (["FOLDER", "--out", "FOLDER/manifest.json/x"], 1, "Not a directory"),
-        (["FOLDER", "--out", "FOLDER"], 1, "has no 'mode' in its manifest.json; wanted another place"),
+        (["FOLDER", "--out", "FOLDER"], 1, "has no 'mode' in its manifest.json; expected another place"),
         (["FOLDER", "--out", "FOLDER/.."], 1, "has no manifest.json"),
         (["FOLDER", "--out", "FOLDER/graph"], 1, "graph has no manifest.json"),
         (["FOLDER", "--out", "FOLDER/manifest.json"], 1, "manifest.json has no manifest.json"),
@@ -562,11 +562,11 @@ def test_a_personalisation_by_site_is_spread_over_its_pages(saved: Path, tmp_pat
     ("text", "said"),
     [
         (b"", "the header is ''"),
-        (b"url,weight\n", "the header is 'url,weight'; wanted page_id,weight or site_id,weight"),
-        (b"page_id,weight\n1\n", "line 2 is '1'; wanted an id and a weight"),
+        (b"url,weight\n", "the header is 'url,weight'; expected page_id,weight or site_id,weight"),
+        (b"page_id,weight\n1\n", "line 2 is '1'; expected an id and a weight"),
         (b"page_id,weight\n1,2\nx,1\n", "line 3 is 'x,1'"),
-        (b"page_id,weight\n8,1\n", "line 2 has the page_id 8; wanted 0 .. 7"),
-        (b"site_id,weight\n4,1\n", "line 2 has the site_id 4; wanted 0 .. 3"),
+        (b"page_id,weight\n8,1\n", "line 2 has the page_id 8; expected 0 .. 7"),
+        (b"site_id,weight\n4,1\n", "line 2 has the site_id 4; expected 0 .. 3"),
         (b"page_id,weight\n1,-1\n", "personalisation[1] is -1.0"),
         (b"page_id,weight\n1,nan\n", "personalisation[1] is nan"),
         (b"page_id,weight\n", "personalisation is 0 for every page"),
@@ -582,7 +582,7 @@ def test_a_file_that_is_no_personalisation_is_told(
     assert said in capsys.readouterr().err
     path.with_suffix(".npy").write_bytes(text)
     assert main([str(saved), "--personalisation", str(path.with_suffix(".npy"))]) == 1
-    assert "wanted an array of a weight for each page" in capsys.readouterr().err
+    assert "expected an array of a weight for each page" in capsys.readouterr().err
 
 
 # --- compiled functions -----------------------------------------------------------------------------------

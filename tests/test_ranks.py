@@ -316,9 +316,9 @@ def test_rank_says_what_is_wrong(place: Place) -> None:
     folder = convert(place, "x")
     place.run("rank").refused("nothing was crawled yet", code=1)
     tables(place).dispose()
-    place.run("rank", RANK_MODE="sideways").refused("mode is 'sideways'; wanted one of exact", code=2)
+    place.run("rank", RANK_MODE="sideways").refused("mode is 'sideways'; expected one of exact", code=2)
     (folder / "graph/target.npy").write_bytes(b"")
-    place.run("rank", "--run", "x").refused("target.npy has 0 bytes; wanted", code=1)
+    place.run("rank", "--run", "x").refused("target.npy has 0 bytes; expected", code=1)
 
 
 def flip_last(path: Path) -> None:

@@ -149,7 +149,7 @@ def test_records_of_version_1_are_read(text: str, record: Record) -> None:
 @pytest.mark.parametrize("version", [None, b"", b"0", b"2", b"1.0", b"01", b"\xff"])
 def test_other_versions_are_refused(version: bytes | None) -> None:
     fields = fields_of(SiteFound(site="s", found_at=1)) | {b"v": version}
-    assert refusal(fields) == f"record version {version!r}: wanted b'1'"
+    assert refusal(fields) == f"record version {version!r}: expected b'1'"
     del fields[b"v"]
     assert "version None" in refusal(fields)
 
@@ -207,7 +207,7 @@ def test_damaged_records_are_refused_or_read(text: bytes | tuple[int, int]) -> N
 @pytest.mark.parametrize("length", [1, 7, 9, 15])
 def test_links_come_in_whole_hashes(length: int) -> None:
     fields = fields_of(SiteFound(site="s", found_at=1), b"x" * length)
-    assert refusal(fields) == f"{length} bytes of links: wanted a multiple of 8"
+    assert refusal(fields) == f"{length} bytes of links: expected a multiple of 8"
 
 
 # --- Hashes -----------------------------------------------------------------------------------------------

@@ -473,7 +473,7 @@ def test_bytes_that_are_no_site_are_refused(broken: bytes) -> None:
 
 def test_a_cut_site_is_refused() -> None:
     packed = Recrawl(np.zeros(10, int), 1000).pack(0)
-    with pytest.raises(UnreadableError, match="wanted 276 for 10 pages"):
+    with pytest.raises(UnreadableError, match="expected 276 for 10 pages"):
         unpack(packed[:-1])
     with pytest.raises(UnreadableError, match="version 9"):
         unpack(packed[:4] + struct.pack("<I", 9) + packed[8:])
@@ -482,18 +482,18 @@ def test_a_cut_site_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given_", "told"),
     [
-        ({"speed": 1}, "there is no option 'speed'; wanted some of longest_seconds"),
+        ({"speed": 1}, "there is no option 'speed'; expected some of longest_seconds"),
         ({"size": [1, 2, 3]}, "size is of shape"),
         ({"size": -1.0}, "size is -1.0"),
         ({"weight": np.inf}, "weight is inf"),
         ({"host": [-1, 0]}, "the least is -1"),
         ({"host": [0.5, 1]}, "hosts are float64"),
-        ({"mean_rate": 0}, "mean_rate is 0; wanted a number above 0"),
+        ({"mean_rate": 0}, "mean_rate is 0; expected a number above 0"),
         ({"longest_seconds": "x"}, "longest_seconds is 'x'"),
         ({"conditional": 2.0}, "conditional is 2.0"),
         (
             {"mode": "fresh"},
-            "RECRAWL_MODE is 'fresh'; wanted one of default, importance, .*, or a dotted path",
+            "RECRAWL_MODE is 'fresh'; expected one of default, importance, .*, or a dotted path",
         ),
         ({"mode": "crawler.recheck.modes.NONE"}, "RECRAWL_MODE is 'crawler.recheck.modes.NONE'"),
         ({"mode": "math.pi"}, "RECRAWL_MODE is 'math.pi'"),

@@ -262,7 +262,7 @@ def test_tables_and_a_page_for_others(place: Place) -> None:
         "https://site", ""
     ).replace("https://xn--", "")
     place.run("report", "langages").refused("no report 'langages'", "did you mean languages?", code=2)
-    place.run("report", "load", "pace", "--csv").refused("wanted one report", code=2)
+    place.run("report", "load", "pace", "--csv").refused("expected one report", code=2)
     place.run("report", "--html", str(place.folder / "no" / "x.html"), "load").refused("No such file", code=1)
 
 

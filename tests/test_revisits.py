@@ -436,7 +436,7 @@ def test_a_page_is_told_of_by_any_spelling_of_its_url(site: Web) -> None:
     for url in (SITE, f"{SITE}:443/#top", "HTTPS://A.example"):
         assert freshness.explained(told.engine, told.options, told.account, url)["url"] == f"{SITE}/"
     with pytest.raises(
-        freshness.PageUnknownError, match=r"wanted http or https, so it is not among the pages"
+        freshness.PageUnknownError, match=r"expected http or https, so it is not among the pages"
     ):
         freshness.explained(told.engine, told.options, told.account, "a.example/0")
 
@@ -525,7 +525,7 @@ def test_an_account_saves_some_windows_and_moves_its_price_by_what_was_wanted() 
     assert dearer.price > 1.0
     level = accounts.brought_up(dearer, 130.0, 10.0)
     assert level.saved == 0.0
-    assert level.price == pytest.approx(1.0), "as much was had as was wanted, in however many looks"
+    assert level.price == pytest.approx(1.0), "as much was had as was expected, in however many looks"
     cheaper = accounts.brought_up(level, 200.0, 10.0)
     assert cheaper.price < 1.0
     assert cheaper.saved == 40.0, "no more than four windows'"
@@ -543,7 +543,7 @@ def test_an_account_saves_some_windows_and_moves_its_price_by_what_was_wanted() 
 def test_an_account_is_carried_as_figures() -> None:
     account = Account(price=2.0, log_rate=-3.0, information=5.0, saved=-1.0, looked=8.0)
     assert accounts.of(account._asdict()) == account
-    assert accounts.of({**account._asdict(), "wanted": 1.0}) == account, "one that an older version kept"
+    assert accounts.of({**account._asdict(), "expected": 1.0}) == account, "one that an older version kept"
     assert accounts.of({}) == Account()
     assert account.mean == Mean(-3.0, 5.0) and Account().mean is None
 
@@ -581,7 +581,7 @@ def test_a_mode_that_is_none_is_refused_with_those_there_are(words: tuple[str, .
     with Place(tmp_path) as place:
         run = place.run(*words, RECRAWL_MODE="fresh")
         run.refused(
-            "RECRAWL_MODE is 'fresh'; wanted one of default, importance, ", ", interval, or a dotted path"
+            "RECRAWL_MODE is 'fresh'; expected one of default, importance, ", ", interval, or a dotted path"
         )
 
 

@@ -88,7 +88,7 @@ def test_nothing_but_the_web_is_opened(place: Place, farm: Farm) -> None:
     run = place.crawl(
         [*seeds, "file:///etc/hostname", "ftp://127.0.0.1/x"], SCOPE="any", MAX_SITES=1
     ).succeeded()
-    assert run.err.count("wanted http or https") == 2
+    assert run.err.count("expected http or https") == 2
     urls = {
         url: (outcome, error) for url, outcome, error in place.rows("select url, outcome, error from pages")
     }

@@ -104,7 +104,7 @@ def test_variants_of_a_site(one: str, other: str, so: bool) -> None:
 
 @pytest.mark.parametrize("setting", ["SCOPE_INCLUDE", "SCOPE_EXCLUDE"])
 def test_a_pattern_that_is_none_is_refused(setting: str) -> None:
-    with pytest.raises(OptionError, match=rf"{setting} holds '\('; wanted a regular expression"):
+    with pytest.raises(OptionError, match=rf"{setting} holds '\('; expected a regular expression"):
         scope("any", **{setting: "fine\n("})
 
 

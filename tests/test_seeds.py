@@ -43,14 +43,14 @@ def test_a_seed(text: str, site: str, path: str) -> None:
     [
         ("no url", "a URL has no spaces"),
         ("https://a b.example/", "a URL has no spaces"),
-        ("ftp://example.org/", "has scheme 'ftp'; wanted http or https"),
-        ("file:///etc/hostname", "wanted http or https"),
-        ("javascript:alert(1)", "wanted http or https"),
+        ("ftp://example.org/", "has scheme 'ftp'; expected http or https"),
+        ("file:///etc/hostname", "expected http or https"),
+        ("javascript:alert(1)", "expected http or https"),
         ("https://", "has no host"),
         ("https://example.org:port/", "port"),
         ("https://exa$mple.org/", "is no host name"),
         ("https://" + "a" * 64 + ".org/", "is no host name"),
-        ("word", "wanted http or https"),
+        ("word", "expected http or https"),
     ],
 )
 def test_what_is_no_seed_says_why(text: str, reason: str) -> None:
@@ -119,7 +119,7 @@ def test_values_that_are_no_seeds(value: bytes) -> None:
     found = seeds.from_inlet(value)
     assert isinstance(found, BadSeed)
     assert found.line == 0
-    assert "wanted" in found.reason
+    assert "expected" in found.reason
 
 
 _PIECES = st.sampled_from(
@@ -256,10 +256,10 @@ def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
 
 
 def test_seeds_of_the_command_are_checked(place: Place) -> None:
-    place.run("seed").refused("no seeds: wanted files or URLs", code=2)
+    place.run("seed").refused("no seeds: expected files or URLs", code=2)
     place.run("seed", "/no/such/file").refused("'/no/such/file' is neither a file nor a URL", code=2)
     run = place.run("seed", "ftp://a.example/")
-    run.refused("no seeds", "is no seed", "wanted http or https", "nothing was added", code=2)
+    run.refused("no seeds", "is no seed", "expected http or https", "nothing was added", code=2)
     assert not place.var.exists()
 
 
@@ -316,7 +316,7 @@ def test_letters_that_are_not_utf_8_are_no_seed(tmp_path: Path) -> None:
     good, bad = seeds.read(str(file))
     assert good == BOTH[0]
     assert isinstance(bad, BadSeed)
-    assert (bad.line, bad.reason) == (2, "not UTF-8; wanted a file that is")
+    assert (bad.line, bad.reason) == (2, "not UTF-8; expected a file that is")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_letters_that_are_not_utf_8_are_no_seed(tmp_path: Path) -> None:
         (b"%PDF-1.4\n\0\1\xff\n", "none of the 2 lines given is one; line 1: '%PDF-1.4' is no seed: host"),
         (
             ONE.encode(),
-            "USER_AGENT is 'bot', and https://a.example is another's; wanted one that names a contact",
+            "USER_AGENT is 'bot', and https://a.example is another's; expected one that names a contact",
         ),
         (b"no url\n" * (seeds.LOOKED_AT + 1), ""),
         (b"http://localhost/", ""),
@@ -358,11 +358,11 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     [
         (
             (),
-            "no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, as in `scrapy crawl site -a seeds=https://",
+            "no seeds: expected -a seeds=FILE or -a seeds=URL,URL, as in `scrapy crawl site -a seeds=https://",
         ),
         (
             ("-a", f"seeds={ONE}"),
-            "https://a.example is another's; wanted one that names a contact, as -s USER_AGENT=",
+            "https://a.example is another's; expected one that names a contact, as -s USER_AGENT=",
         ),
         (("-a", "seeds=ftp://a.example"), "'ftp://a.example' is no seed: 'ftp://a.example' has scheme 'ftp'"),
     ],

@@ -211,9 +211,9 @@ def test_what_cannot_be_ranked_is_told_in_a_line(
         ([str(tmp_path / "nowhere")], "nowhere"),
         ([str(damaged)], "links-00000.parquet has 4 bytes"),
         ([str(twice)], "2 pages have the url_hash"),
-        ([str(empty)], "has no pages; wanted one or more"),
+        ([str(empty)], "has no pages; expected one or more"),
         ([str(torn)], "links.parquet"),
-        ([str(made.raw), "--block", "domain"], "wanted page_id, domain_id, source and target"),
+        ([str(made.raw), "--block", "domain"], "expected page_id, domain_id, source and target"),
         (
             [str(made.raw), "--mode", "seed", "--damping", "0.999999999", "--parts", "1"],
             "local ranks did not come",
@@ -257,10 +257,10 @@ def test_the_command_as_a_process_of_its_own(spark: Any, made: Web, tmp_path: Pa
     ("words", "told"),
     [
         (["--mode", "sideways"], "invalid choice: 'sideways'"),
-        (["--damping", "1"], "damping is 1.0; wanted 0 up to below 1"),
-        (["--tolerance", "0"], "tolerance is 0.0; wanted a number above 0"),
-        (["--parts", "-1"], "--parts is -1; wanted 1 or more"),
-        (["--out", "./folder/"], "--out is './folder/', the folder that is ranked; wanted another place"),
+        (["--damping", "1"], "damping is 1.0; expected 0 up to below 1"),
+        (["--tolerance", "0"], "tolerance is 0.0; expected a number above 0"),
+        (["--parts", "-1"], "--parts is -1; expected 1 or more"),
+        (["--out", "./folder/"], "--out is './folder/', the folder that is ranked; expected another place"),
     ],
 )
 def test_wrong_words_end_with_2(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -666,7 +666,7 @@ def test_no_text_of_a_page_is_too_odd_for_a_database(kind: str, filled: OpenTabl
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("given", "expected"),
     [
         ("", ""),
         ("a\0", "a"),

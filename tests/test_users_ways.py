@@ -252,7 +252,7 @@ class Meddler:
         if path == "answer":
             return HtmlResponse(request.url, body=b"<title>made up</title><a href='/hidden/two.html'>on</a>")
         if path == "ignore":
-            raise IgnoreRequest("not wanted")
+            raise IgnoreRequest("not expected")
         if path == "bug":
             raise ValueError("a slip")
         if path == "fresh":
@@ -582,7 +582,7 @@ def test_whatever_a_middleware_does_to_a_page_ends_its_turn(user: User) -> None:
         assert f"{site}/answer" not in asked
 
         # A refusal is told with its reason, and not tried again.
-        assert found["ignore"] == ("failed", -14, "IgnoreRequest: not wanted", 1)
+        assert found["ignore"] == ("failed", -14, "IgnoreRequest: not expected", 1)
         assert found["hidden/three.html"] == ("failed", -14, "IgnoreRequest: no such answer", 1)
         assert asked[f"{site}/hidden/three.html"] == 1
         assert found["bug"][:3] == ("failed", -13, "ValueError: a slip")
@@ -764,8 +764,8 @@ def test_a_crawl_over_scrapys_own_handler(user: User) -> None:
         title = "select title from pages where url like '%/_/gzip'"
         assert named.rows(title)[0][0]
         assert not bare.rows(title)[0][0]
-        assert "wanted COMPRESSION_ENABLED=True" in runs[2].err
-        assert "wanted COMPRESSION_ENABLED=True" not in runs[0].err
+        assert "expected COMPRESSION_ENABLED=True" in runs[2].err
+        assert "expected COMPRESSION_ENABLED=True" not in runs[0].err
 
 
 def test_a_stock_handler_keeps_to_the_delay(user: User) -> None:

@@ -17,7 +17,7 @@ from tests.tools.wheels import LOCKS, PLATFORMS, PYTHONS, ROOT, Pinned, Wheel, p
 
 
 def missing(locked: list[Pinned], there: list[Wheel], platform: str, python: tuple[int, int]) -> list[str]:
-    """Packages that are wanted there and have no wheel whose hash the lock has."""
+    """Packages that are expected there and have no wheel whose hash the lock has."""
     tags = taken_by(platform, python)
     having = {(wheel.name, wheel.version, wheel.sha256) for wheel in there if wheel.tags & tags}
     return [

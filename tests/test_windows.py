@@ -80,7 +80,7 @@ def test_the_whole_day_is_no_window() -> None:
 
 @pytest.mark.parametrize("given", ["0100", "2500-0100", "0160-0800", "2400-0100", "a", "0100-0800 UTC"])
 def test_what_is_no_window_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="wanted HHMM-HHMM"):
+    with pytest.raises(ValueError, match="expected HHMM-HHMM"):
         Window.read(given)
 
 

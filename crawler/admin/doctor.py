@@ -106,7 +106,7 @@ def _folder(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
             pass
     except OSError as error:
         yield Finding(
-            "VAR_DIR", "bad", f"{options.var}: {error.strerror}", "wanted a folder that can be written"
+            "VAR_DIR", "bad", f"{options.var}: {error.strerror}", "expected a folder that can be written"
         )
         return
     yield Finding("VAR_DIR", "good", str(options.var))
@@ -117,7 +117,7 @@ def _space(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     told = f"{free / 1e9:.1f} GB free at {place}"
     if free < LEAST_FREE_BYTES:
-        yield Finding("disk", "bad", told, f"wanted {LEAST_FREE_BYTES / 1e9:.0f} GB at least")
+        yield Finding("disk", "bad", told, f"expected {LEAST_FREE_BYTES / 1e9:.0f} GB at least")
     else:
         yield Finding("disk", "good", told)
 
@@ -130,7 +130,7 @@ def _descriptors(_settings: BaseSettings, options: Options) -> Iterator[Finding]
             "descriptors",
             "bad",
             f"limit {limit}",
-            f"wanted {wanted} for SITE_SLOTS {options.site_slots}: ulimit -n {wanted}",
+            f"expected {wanted} for SITE_SLOTS {options.site_slots}: ulimit -n {wanted}",
         )
     else:
         yield Finding("descriptors", "good", f"limit {limit}")
@@ -158,7 +158,7 @@ def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
             client.ping()
         except redis.RedisError as error:
             why = connection.explained(settings, error)
-            yield Finding("Redis", "bad", why, "wanted a server that answers at REDIS_URL")
+            yield Finding("Redis", "bad", why, "expected a server that answers at REDIS_URL")
             return
         yield from _server_itself(client, address, options)
         yield from _coordinators(client, options)
@@ -172,7 +172,7 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
     numbers = tuple(int(part) for part in version.split(".")[:2])
     grade: Grade = "good" if numbers >= LEAST_VERSION else "bad"
     yield Finding(
-        "Redis", grade, f"{name} {version} at {address}", "" if grade == "good" else "wanted 7.0 or newer"
+        "Redis", grade, f"{name} {version} at {address}", "" if grade == "good" else "expected 7.0 or newer"
     )
     policy = info.get("maxmemory_policy", "?")
     if policy != "noeviction" and info.get("maxmemory", 0):
@@ -180,7 +180,7 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
             "eviction",
             "bad",
             str(policy),
-            "wanted noeviction: an evicted key is a lost site (config set maxmemory-policy noeviction)",
+            "expected noeviction: an evicted key is a lost site (config set maxmemory-policy noeviction)",
         )
     else:
         yield Finding("eviction", "good", str(policy))
@@ -200,7 +200,7 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
         "clock",
         "note" if far else "good",
         f"{off:.1f} s from the server's",
-        "wanted NTP on both machines" if far else "",
+        "expected NTP on both machines" if far else "",
     )
 
 
@@ -293,4 +293,4 @@ def _database(settings: BaseSettings, options: Options) -> Iterator[Finding]:
         advice = f"expected {risk.expected}, or a power cut can take back what was stored: {risk.advice}"
         yield Finding(risk.name, "bad", risk.value, advice)
     if engine.url.get_backend_name() == "sqlite" and not os.access(str(engine.url.database), os.W_OK):
-        yield Finding("database", "bad", f"{engine.url.database} cannot be written", "wanted write access")
+        yield Finding("database", "bad", f"{engine.url.database} cannot be written", "expected write access")

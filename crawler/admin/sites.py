@@ -151,7 +151,7 @@ async def rebuild(
     options: Options,
     only: Collection[str] | None = None,
 ) -> Rebuilt:
-    """Put the tables' sites into a queue that lost them, with what the operator wanted of them; `only` these, if given.
+    """Put the tables' sites into a queue that lost them, with what the operator expected of them; `only` these, if given.
 
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
     walked again, with every page that is known of it, each at its depth. What seeds added to the `scope` comes back
@@ -382,7 +382,7 @@ async def known_site(queue: SiteQueue, name: str) -> SiteRecord:
         return found[0]
     if found:
         raise OperationError(
-            f"{name!r} is {len(found)} sites; wanted one of {', '.join(r.site for r in found)}"
+            f"{name!r} is {len(found)} sites; expected one of {', '.join(r.site for r in found)}"
         )
     raise OperationError(f"no site {name!r} in this crawl; `scrapy site list` shows them")
 

@@ -547,7 +547,7 @@ class Agent:
         if depth.added == 0:
             self._give_up(
                 "no_seeds",
-                "no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, or "
+                "no seeds: expected -a seeds=FILE or -a seeds=URL,URL, or "
                 f"`redis-cli lpush {self.options.start_urls_key} URL` with --when-idle wait",
             )
             return
@@ -592,7 +592,7 @@ _ALL_BLOCKED = (
 def _no_seeds(added: Added) -> str:
     """Why none of the seeds that were given is one."""
     if not added.left_out:
-        return f"no seeds: wanted URLs, and none of the {added.bad} lines given is one"
+        return f"no seeds: expected URLs, and none of the {added.bad} lines given is one"
     bad = f", and {added.bad} lines are no URLs" if added.bad else ""
     return (
         f"no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out all {added.left_out} URLs given{bad}; expected one that "

@@ -884,7 +884,7 @@ def _read(data: bytes) -> _Entry:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(str(error)) from None
     if entry.version != VERSION:
-        raise CheckpointError(f"checkpoint version {entry.version}; wanted {VERSION}")
+        raise CheckpointError(f"checkpoint version {entry.version}; expected {VERSION}")
     return entry
 
 
@@ -914,7 +914,9 @@ def _exceptions(entry: _Entry) -> list[tuple[float, int, int]]:
     """The heap of pages to fetch again, each once and each behind the head."""
     indexes = {index for index, _ in entry.exceptions}
     if len(indexes) != len(entry.exceptions) or max(indexes, default=-1) >= entry.head:
-        raise CheckpointError(f"exceptions {entry.exceptions[:5]} …; wanted distinct ones below {entry.head}")
+        raise CheckpointError(
+            f"exceptions {entry.exceptions[:5]} …; expected distinct ones below {entry.head}"
+        )
     return sorted(_at_once(index, tries) for index, tries in entry.exceptions)
 
 

@@ -56,7 +56,7 @@ class Division:
         needed = sum(self._fixed.values()) + (len(self._fixed) < len(works))
         if slots < needed:
             raise OptionError(
-                f"WORK_SLOTS is {dict(fixed)} and SITE_SLOTS is {slots}; wanted SITE_SLOTS of {needed} or more for "
+                f"WORK_SLOTS is {dict(fixed)} and SITE_SLOTS is {slots}; expected SITE_SLOTS of {needed} or more for "
                 f"{', '.join(works)}"
             )
         self._shared = slots - sum(self._fixed.values())

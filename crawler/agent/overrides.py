@@ -43,7 +43,7 @@ class Overrides:
             meant = _meant(key)
             if meant in given:
                 raise OptionError(
-                    f"SITE_OVERRIDES names {given[meant]!r} and {key!r}, both for {meant}; wanted one of them"
+                    f"SITE_OVERRIDES names {given[meant]!r} and {key!r}, both for {meant}; expected one of them"
                 )
             given[meant], self._entries[meant] = key, entry
 
@@ -146,7 +146,7 @@ def _check(key: str, entry: SiteOverride) -> None:
     """OptionError for headers and a proxy that no request can have."""
     wrong = sorted(name for name in entry.headers if name.lower() in _NOT_OVERRIDDEN)
     if wrong:
-        hint = "; wanted `cookies` for it" if wrong[0].lower() == "cookie" else "; wanted any other"
+        hint = "; expected `cookies` for it" if wrong[0].lower() == "cookie" else "; expected any other"
         raise OptionError(f"SITE_OVERRIDES has the header {wrong[0]!r} for {key!r}{hint}")
     if entry.proxy:
         try:
@@ -161,16 +161,18 @@ def _meant(key: str) -> str:
     try:
         site, path = split_page(url)
     except UrlError as error:
-        raise OptionError(f"SITE_OVERRIDES names {key!r}: {error}; wanted a site, a host or .host") from None
+        raise OptionError(
+            f"SITE_OVERRIDES names {key!r}: {error}; expected a site, a host or .host"
+        ) from None
     parts = parse_url(url)
     # A part that was left out would be sent to more sites than their owner agreed to.
     if path != "/" or parts.fragment or "@" in parts.netloc:
         wanted = site if url == key else host_of(site)
-        raise OptionError(f"SITE_OVERRIDES names {key!r}; wanted no more of it than {wanted}")
+        raise OptionError(f"SITE_OVERRIDES names {key!r}; expected no more of it than {wanted}")
     if url == key:
         return site
     if parts.port is not None:
-        raise OptionError(f"SITE_OVERRIDES names {key!r}, a host with a port; wanted a site like {site}")
+        raise OptionError(f"SITE_OVERRIDES names {key!r}, a host with a port; expected a site like {site}")
     return f"{'.' if key.startswith('.') else ''}{host_of(site)}"
 
 

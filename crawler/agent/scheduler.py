@@ -159,7 +159,7 @@ class RequestQueue(BaseScheduler):
             self.agent.offers.add(site, (path,), request.meta.get("depth", 0))
             return True
         logger.warning(
-            "%s was dropped: it has %s, and its site is not in hand; wanted a request to the site of the page that "
+            "%s was dropped: it has %s, and its site is not in hand; expected a request to the site of the page that "
             "gave it, or a plain link",
             request.url,
             " and ".join(more),
@@ -173,7 +173,7 @@ class RequestQueue(BaseScheduler):
             return
         self._told |= kinds
         logger.warning(
-            "%s is taken as %s, without its %s; wanted SITE_OVERRIDES for what all requests to a site have, or a "
+            "%s is taken as %s, without its %s; expected SITE_OVERRIDES for what all requests to a site have, or a "
             "request to the site of the page that gave it (told once)",
             request.url,
             what,

@@ -167,7 +167,7 @@ class ForeignHandlers:
             "DOWNLOAD_HANDLERS: %s, not ours: private addresses are refused by name only, heads have no limit, "
             "stages no times%s",
             told,
-            "" if compressed else "; bodies come undecoded, wanted COMPRESSION_ENABLED=True beside it",
+            "" if compressed else "; bodies come undecoded, expected COMPRESSION_ENABLED=True beside it",
         )
         return cls(crawler, handlers)
 

@@ -134,7 +134,7 @@ class Session:
         if holder != self._spider:
             raise PrefixTakenError(
                 f"KEY_PREFIX {self._options.key_prefix!r} holds the crawl of spider {holder!r}, not of "
-                f"{self._spider!r}; wanted a VAR_DIR of its own (-s VAR_DIR=var/{self._spider}), or on a Redis that "
+                f"{self._spider!r}; expected a VAR_DIR of its own (-s VAR_DIR=var/{self._spider}), or on a Redis that "
                 f"crawls share a prefix of its own (-s KEY_PREFIX={self._spider})"
             )
 

@@ -70,7 +70,7 @@ class StreamWatch:
         if now - self._alone_since >= self._patience and not said_enough:
             self._said_at = now
             logger.warning(
-                "%d records wait in the results stream and no coordinator is alive: nothing is stored; wanted one: "
+                "%d records wait in the results stream and no coordinator is alive: nothing is stored; expected one: "
                 "scrapy coordinate",
                 depth.records,
             )

@@ -299,7 +299,7 @@ class Library:
         found = sha256(body).hexdigest()
         if found != capture.sha256:
             raise Damaged(
-                f"{capture.file} at {capture.offset}: the body's SHA-256 is {found}; wanted {capture.sha256}"
+                f"{capture.file} at {capture.offset}: the body's SHA-256 is {found}; expected {capture.sha256}"
             )
         return body
 

@@ -254,7 +254,7 @@ def read(data: bytes) -> Record:
     head, end, rest = data.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if not lines[0].startswith(BEGINNING) or not end:
-        raise WarcError(f"a record begins with {data[:40]!r}; wanted WARC/1.")
+        raise WarcError(f"a record begins with {data[:40]!r}; expected WARC/1.")
     fields = head_of(lines[1:])
     length = fields.get("Content-Length") or b""
     if not length.isdigit() or int(length) > len(rest):
@@ -280,7 +280,7 @@ def milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise WarcError(f"WARC-Date is {text[:40]!r}; wanted 2026-11-18T12:00:00Z") from None
+        raise WarcError(f"WARC-Date is {text[:40]!r}; expected 2026-11-18T12:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND

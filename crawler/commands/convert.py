@@ -65,13 +65,13 @@ class Command(LowtideCommand):
             self.options = self.read_options()
         if opts.run is not None and not _RUN.fullmatch(opts.run):
             raise UsageError(
-                f"--run is {opts.run!r}; wanted letters, digits, `-`, `_` and `.`", print_help=False
+                f"--run is {opts.run!r}; expected letters, digits, `-`, `_` and `.`", print_help=False
             )
         opts.load = tuple(word.strip() for word in (opts.load or "").split(",") if word.strip())
         unknown = [word for word in opts.load if word not in DATABASES]
         if unknown:
             raise UsageError(
-                f"--load names {unknown[0]!r}; wanted some of {', '.join(DATABASES)}", print_help=False
+                f"--load names {unknown[0]!r}; expected some of {', '.join(DATABASES)}", print_help=False
             )
 
         from rankers import extras

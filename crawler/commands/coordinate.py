@@ -73,7 +73,7 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         if not self.options.database_url and not connection.may_serve_itself(self.settings):
-            raise OptionError("DATABASE_URL is empty; wanted the database that all coordinators share")
+            raise OptionError("DATABASE_URL is empty; expected the database that all coordinators share")
         threading.Thread(target=self._compare, name="compare", daemon=True).start()
         return self._coordinate(stop, None)
 

@@ -113,7 +113,7 @@ class Command(stock.Command):
         self._check(opts)
         # All that can be refused is refused here, before Scrapy makes an event loop.
         if len(args) != 1:
-            raise UsageError("wanted the name of one spider, as in `scrapy crawl site`", print_help=False)
+            raise UsageError("expected the name of one spider, as in `scrapy crawl site`", print_help=False)
         self._take_settings_of(args[0], opts.spargs)
         if opts.agents > 1:
             self._feeds_of(1, opts)
@@ -169,7 +169,7 @@ class Command(stock.Command):
                     load_object(path)
                 except (ImportError, NameError, ValueError) as error:
                     raise UsageError(
-                        f"{name} has {path!r}: {error}; wanted a dotted path", print_help=False
+                        f"{name} has {path!r}: {error}; expected a dotted path", print_help=False
                     ) from None
 
     def _check(self, opts: argparse.Namespace) -> None:
@@ -177,9 +177,9 @@ class Command(stock.Command):
         self._check_components()
         self._check_patterns()
         if opts.agents < 1:
-            raise UsageError(f"--agents is {opts.agents}; wanted 1 or more", print_help=False)
+            raise UsageError(f"--agents is {opts.agents}; expected 1 or more", print_help=False)
         if opts.agents > 1 and opts.spargs.get("seeds") == "-":
-            raise UsageError("seeds=- goes with one agent; wanted a file for several", print_help=False)
+            raise UsageError("seeds=- goes with one agent; expected a file for several", print_help=False)
 
     def _check_patterns(self) -> None:
         from crawler.agent.overrides import Overrides
@@ -226,7 +226,7 @@ class Command(stock.Command):
         own = seedless and spider.__module__.startswith("crawler.spiders.")
         if not source and own and new and self.options.when_idle == "stop":
             raise UsageError(
-                f"no seeds: wanted -a seeds=FILE or -a seeds=URL,URL, as in `scrapy crawl {spider.name} -a "
+                f"no seeds: expected -a seeds=FILE or -a seeds=URL,URL, as in `scrapy crawl {spider.name} -a "
                 f"seeds=https://example.org`, or `redis-cli lpush {self.options.start_urls_key} URL` with "
                 "--when-idle wait",
                 print_help=False,
@@ -286,7 +286,7 @@ class Command(stock.Command):
             near = nearest(unknown[0], ["seeds"])
             hint = f"; did you mean {near}?" if near else ""
             raise UsageError(
-                f"-a {unknown[0]}: spider {spider.name!r} has no such argument; wanted -a seeds=…{hint}",
+                f"-a {unknown[0]}: spider {spider.name!r} has no such argument; expected -a seeds=…{hint}",
                 print_help=False,
             )
 
@@ -364,10 +364,10 @@ class Command(stock.Command):
             sync_folders(*make_folder(var))
         except OSError as error:
             raise CommandError(
-                f"VAR_DIR {var}: {error.strerror}; wanted a folder that can be written"
+                f"VAR_DIR {var}: {error.strerror}; expected a folder that can be written"
             ) from None
         if not os.access(var, os.W_OK | os.X_OK):
-            raise CommandError(f"VAR_DIR {var} cannot be written; wanted a folder that can be")
+            raise CommandError(f"VAR_DIR {var} cannot be written; expected a folder that can be")
 
     def _show(self, child: Parted) -> int:
         from crawler.views import live
@@ -475,7 +475,7 @@ class Command(stock.Command):
             return ["-s", f"FEEDS={json.dumps(numbered)}"]
         except TypeError as error:
             raise UsageError(
-                f"FEEDS cannot be handed to several agents: {error}; wanted texts, numbers and dotted paths in it",
+                f"FEEDS cannot be handed to several agents: {error}; expected texts, numbers and dotted paths in it",
                 print_help=False,
             ) from None
 
@@ -533,7 +533,7 @@ class Command(stock.Command):
         if left and left.records and not left.coordinators:
             print(
                 f"lowtide: {left.records} records wait in the results stream and no coordinator is running; "
-                "wanted one: scrapy coordinate",
+                "expected one: scrapy coordinate",
                 file=sys.stderr,
             )
         if not names_tables(self.settings, self.options):

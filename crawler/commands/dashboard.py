@@ -57,7 +57,7 @@ class Command(LowtideCommand):
                 await stop.wait()
             except OSError as error:
                 raise CommandError(
-                    f"the dashboard cannot listen: {error}; wanted a free DASHBOARD_PORT of this machine's "
+                    f"the dashboard cannot listen: {error}; expected a free DASHBOARD_PORT of this machine's "
                     "DASHBOARD_ADDRESS"
                 ) from None
             finally:

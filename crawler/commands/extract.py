@@ -63,7 +63,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
             raise UsageError("--check goes without --spider", print_help=False)
         if not opts.spider and (opts.output or opts.overwrite_output or opts.spargs):
             raise UsageError(
-                "-a, -o and -O are for a spider; wanted --spider NAME beside them", print_help=False
+                "-a, -o and -O are for a spider; expected --spider NAME beside them", print_help=False
             )
         if opts.spider:
             self._spider(opts.spider).update_settings(self.settings)
@@ -148,7 +148,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
             )
         if not files and not writing:
             where = args[0] if args else self.options.archive_folder
-            raise CommandError(f"no archive in {where}; wanted the folder of a crawl, as in -s VAR_DIR=var")
+            raise CommandError(f"no archive in {where}; expected the folder of a crawl, as in -s VAR_DIR=var")
         return files
 
     def _spider(self, name: str) -> type[Spider]:
@@ -170,7 +170,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         from crawler.store import queries
 
         if len(args) > 1 or (args and not Path(args[0]).is_dir()):
-            raise UsageError("--check takes one folder; wanted that with all files", print_help=False)
+            raise UsageError("--check takes one folder; expected that with all files", print_help=False)
         engine = self.tables()
         folder = Path(args[0]) if args else self.options.archive_folder
         rows = (reader.Kept(*page) for page in queries.archived_pages(engine))

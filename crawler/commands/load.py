@@ -43,7 +43,7 @@ class Command(LowtideCommand):
         word, names = (args[0], args[1:]) if args else ("", [])
         counts = {"import": range(1, 2), "export": range(2), "forget": range(1, sys.maxsize)}
         if len(names) not in counts.get(word, range(0)):
-            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+            raise UsageError(f"expected {self.syntax()}", print_help=False)
         assert self.settings is not None
         require_tables(self.settings, self.options)
         if word == "import":
@@ -120,7 +120,7 @@ def _source(name: str) -> Iterator[TextIO]:
         with Path(name).open(encoding="utf-8-sig", newline="") as lines:
             yield lines
     except OSError as error:
-        raise WrongCallError(f"{name}: {error.strerror or error}; wanted a CSV file of loads") from None
+        raise WrongCallError(f"{name}: {error.strerror or error}; expected a CSV file of loads") from None
 
 
 @contextmanager
@@ -132,4 +132,4 @@ def _target(name: str) -> Iterator[TextIO]:
         with Path(name).open("w", encoding="utf-8", newline="") as out:
             yield out
     except OSError as error:
-        raise CommandError(f"{name}: {error.strerror or error}; wanted a file to write to") from None
+        raise CommandError(f"{name}: {error.strerror or error}; expected a file to write to") from None

@@ -70,9 +70,9 @@ class Command(LowtideCommand):
             "cli": self._cli,
         }
         if word not in doings:
-            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+            raise UsageError(f"expected {self.syntax()}", print_help=False)
         if word == "reset" and not opts.yes:
-            raise CommandError("reset removes the queue and all results not yet stored; wanted --yes")
+            raise CommandError("reset removes the queue and all results not yet stored; expected --yes")
         assert self.settings is not None
         if word in ("repair", "rebuild"):
             require_tables(self.settings, self.options)
@@ -211,7 +211,7 @@ class Command(LowtideCommand):
                 raise
             # What is said of such a key elsewhere is to reset the queue, which leads back here.
             raise CommandError(
-                f"whether agents work on this crawl cannot be told: {error}; wanted --yes --force, once they have ended"
+                f"whether agents work on this crawl cannot be told: {error}; expected --yes --force, once they have ended"
             ) from None
 
     def _cli(self, args: list[str], _opts: argparse.Namespace) -> int:

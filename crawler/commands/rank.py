@@ -55,7 +55,8 @@ class Command(LowtideCommand):
         super().process_options(args, opts)
         if opts.run is not None and not _RUN.fullmatch(opts.run):
             raise UsageError(
-                f"--run is {opts.run!r}; wanted the name of a folder below VAR_DIR/convert", print_help=False
+                f"--run is {opts.run!r}; expected the name of a folder below VAR_DIR/convert",
+                print_help=False,
             )
         for name in ("mode", "block", "damping"):
             if getattr(opts, name) is None:
@@ -111,7 +112,7 @@ def _whole_files(folder: Path, name: str) -> list[Path]:
     names = sorted(fnmatch.filter(read_manifest(folder)["files"], name))
     if not names:
         raise FolderError(
-            f"{folder} has no {name} in its manifest; wanted a run of convert that was written whole"
+            f"{folder} has no {name} in its manifest; expected a run of convert that was written whole"
         )
     check(folder, names)
     return [folder / one for one in names]

@@ -73,7 +73,7 @@ class Command(LowtideCommand):
                 f"no report {unknown[0]!r}; there are {', '.join(known)}{hint}", print_help=False
             )
         if opts.csv and (opts.json or len(names) > 1):
-            raise UsageError("--csv prints one table; wanted one report, and no --json", print_help=False)
+            raise UsageError("--csv prints one table; expected one report, and no --json", print_help=False)
 
     def _crawl(self) -> Crawl:
         from crawler.reports import Crawl
@@ -94,7 +94,7 @@ class Command(LowtideCommand):
             Path(file).write_text(page, encoding="utf-8")
         except OSError as error:
             raise CommandError(
-                f"--html {file}: {error.strerror or error}; wanted a file to write to"
+                f"--html {file}: {error.strerror or error}; expected a file to write to"
             ) from None
         print(f"{file}: {len(found)} reports", file=sys.stderr)
 

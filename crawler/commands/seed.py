@@ -46,9 +46,9 @@ class Command(LowtideCommand):
         from crawler.local.local import joined
 
         if not args and not opts.take_over:
-            raise WrongCallError("no seeds: wanted files or URLs, as in `scrapy seed https://example.org`")
+            raise WrongCallError("no seeds: expected files or URLs, as in `scrapy seed https://example.org`")
         if opts.server and not opts.take_over:
-            raise UsageError("--from is given without --take-over; wanted the key too", print_help=False)
+            raise UsageError("--from is given without --take-over; expected the key too", print_help=False)
         assert self.settings is not None
         self._check(args)
         if opts.again:

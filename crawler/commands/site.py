@@ -68,16 +68,16 @@ class Command(LowtideCommand):
     def _check(self, word: str, names: list[str], opts: argparse.Namespace) -> None:
         counts = {"list": range(1), "budget": range(2, 3)}.get(word, range(1, sys.maxsize))
         if word not in ("list", "show", "forget", "budget", *ORDERS) or len(names) not in counts:
-            raise UsageError(f"wanted {self.syntax()}", print_help=False)
+            raise UsageError(f"expected {self.syntax()}", print_help=False)
         if opts.state and opts.state not in STATE_NAMES:
             raise UsageError(
-                f"--state is {opts.state!r}; wanted one of {', '.join(STATE_NAMES)}", print_help=False
+                f"--state is {opts.state!r}; expected one of {', '.join(STATE_NAMES)}", print_help=False
             )
         if opts.most < 0:
-            raise UsageError(f"--most is {opts.most}; wanted a number, 0 for all", print_help=False)
+            raise UsageError(f"--most is {opts.most}; expected a number, 0 for all", print_help=False)
         if word == "budget" and names[1] != "default" and not (names[1].isascii() and names[1].isdigit()):
             raise UsageError(
-                f"PAGES is {names[1]!r}; wanted a whole number, 0 for no limit, or default",
+                f"PAGES is {names[1]!r}; expected a whole number, 0 for no limit, or default",
                 print_help=False,
             )
 

@@ -45,7 +45,7 @@ class Command(LowtideCommand):
         from crawler.local.local import joined
 
         if opts.every <= 0:
-            raise UsageError(f"--every is {opts.every}; wanted seconds above 0", print_help=False)
+            raise UsageError(f"--every is {opts.every}; expected seconds above 0", print_help=False)
         if not (opts.once or opts.json or sys.stdout.isatty()):
             return
         assert self.settings is not None

@@ -23,7 +23,7 @@ def bounded(extra: Any) -> tuple[dict[str, Any], str]:
     Where all together is too large, the largest entries are left out.
     """
     if not isinstance(extra, dict):
-        return {}, f"extra is left out: it is {type(extra).__name__}; wanted a dictionary"
+        return {}, f"extra is left out: it is {type(extra).__name__}; expected a dictionary"
     kept: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     left_out: list[str] = []
@@ -38,14 +38,16 @@ def bounded(extra: Any) -> tuple[dict[str, Any], str]:
             break
         total -= sizes[name]
         del kept[name]
-        left_out.append(f"{_named(name)} ({sizes[name]:,} bytes of JSON; wanted {MOST_EXTRA_BYTES:,} in all)")
+        left_out.append(
+            f"{_named(name)} ({sizes[name]:,} bytes of JSON; expected {MOST_EXTRA_BYTES:,} in all)"
+        )
     return kept, _in_words(left_out)
 
 
 def _plain(name: Any, value: Any) -> tuple[Any, int]:
     """The value as it will be read from JSON, and how many bytes it takes with its name."""
     if not isinstance(name, str):
-        raise TypeError(f"the name is {type(name).__name__}; wanted a text")
+        raise TypeError(f"the name is {type(name).__name__}; expected a text")
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     named = json.dumps(name, ensure_ascii=False).encode()
     plain = msgspec.json.decode(text)

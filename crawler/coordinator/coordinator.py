@@ -486,7 +486,7 @@ def _age(entries: list[Entry]) -> float:
 def _check_kill_point() -> None:
     wanted = os.environ.get(KILL_VARIABLE, "")
     if wanted and wanted not in KILL_POINTS:
-        raise OptionError(f"{KILL_VARIABLE} is {wanted!r}; wanted one of {', '.join(KILL_POINTS)}")
+        raise OptionError(f"{KILL_VARIABLE} is {wanted!r}; expected one of {', '.join(KILL_POINTS)}")
 
 
 def _kill_at(point: str) -> None:

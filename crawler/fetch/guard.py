@@ -122,6 +122,6 @@ def _network(text: str) -> Network:
         return ip_network(text.strip())
     except ValueError as error:
         raise ValueError(
-            f"{SETTING} holds {text.strip()!r} ({error}); wanted networks with commas between, "
+            f"{SETTING} holds {text.strip()!r} ({error}); expected networks with commas between, "
             "like 127.0.0.0/8,::1/128"
         ) from error

@@ -130,7 +130,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         raise refusal_of(request.url, address, str(reason))
 
     async def _proxy(self, request: Request) -> tuple[str | None, str]:
-        """The proxy's URL (None = none is wanted), and where it is."""
+        """The proxy's URL (None = none is expected), and where it is."""
         if not request.meta.get("proxy"):
             return None, ""
         try:

@@ -1,6 +1,6 @@
 """A proxy's URL, as settings, middlewares and the environment give it. Pure.
 
-What cannot be asked is told here, with what is wanted, and never where its port is used. Passwords are in no message.
+What cannot be asked is told here, with what is expected, and never where its port is used. Passwords are in no message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _USER: Final = re.compile(r"\A([^/]*+(?:/(?!/)[^/]*+)*+//).*@", re.DOTALL)
 
 
 class ProxyError(ValueError):
-    """Not the URL of a proxy; says what came and what is wanted."""
+    """Not the URL of a proxy; says what came and what is expected."""
 
 
 class Proxy(NamedTuple):
@@ -53,5 +53,5 @@ def _unreadable(url: str) -> ProxyError:
     schemes = ", ".join(sorted(_SCHEMES))
     told = _USER.sub(r"\1***@", url)
     return ProxyError(
-        f"{told!r} is no proxy; wanted SCHEME://HOST:PORT, SCHEME one of {schemes}, PORT up to 65535"
+        f"{told!r} is no proxy; expected SCHEME://HOST:PORT, SCHEME one of {schemes}, PORT up to 65535"
     )

@@ -463,7 +463,7 @@ class Transfer:
                 return self._refuse(HeaderLimitExceeded(f"{url}: over {MAX_INTERIM} interim answers"))
             return None
         if not 200 <= status <= 599:
-            return self._refuse(MalformedAnswer(f"{url}: status {status}; wanted 200 to 599"))
+            return self._refuse(MalformedAnswer(f"{url}: status {status}; expected 200 to 599"))
         return self._on_head(status)
 
     def _on_head(self, status: int) -> int | None:

@@ -86,7 +86,7 @@ def require_tables(settings: BaseSettings, options: Options) -> None:
     """OptionError where this crawl's tables are asked for and nobody said where they are."""
     if not names_tables(settings, options):
         raise OptionError(
-            "DATABASE_URL is empty; wanted the database of this crawl's coordinators "
+            "DATABASE_URL is empty; expected the database of this crawl's coordinators "
             f"(one that runs here without a name for it writes to {options.database})"
         )
 

@@ -185,7 +185,7 @@ class Server:
         leave a server without users, which the next join takes over, or the watchdog stops.
         """
         if role not in _LIFE_LOCKS:
-            raise ValueError(f"role is {role!r}, wanted one of {', '.join(_LIFE_LOCKS)}")
+            raise ValueError(f"role is {role!r}, expected one of {', '.join(_LIFE_LOCKS)}")
         self._make_folders()
         with self._alone():
             self.refuse_other(prefix)
@@ -279,7 +279,7 @@ class Server:
             (self.folder / "key_prefix").write_text(prefix)
         except OSError as error:
             raise ServerError(
-                f"{self.folder / 'key_prefix'} cannot be written: {error.strerror}; wanted: a file of this user, "
+                f"{self.folder / 'key_prefix'} cannot be written: {error.strerror}; expected: a file of this user, "
                 "and room on the disk"
             ) from error
 
@@ -299,7 +299,7 @@ class Server:
     def _belongs_to(self, before: str, prefix: str) -> str:
         return (
             f"VAR_DIR={self.var} belongs to the crawl KEY_PREFIX {before!r}, this one is {prefix!r}; "
-            f"wanted a VAR_DIR of its own (-s VAR_DIR={self.var / 'second'})"
+            f"expected a VAR_DIR of its own (-s VAR_DIR={self.var / 'second'})"
         )
 
     # --- locks -----------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class Server:
         else:
             raise ServerError(
                 f"{path} has been held for {seconds:.0f} s by another process that hangs or is stopped; "
-                f"wanted: moments. Find it with `fuser {path}`, continue or end it, then try again"
+                f"expected: moments. Find it with `fuser {path}`, continue or end it, then try again"
             )
         try:
             yield
@@ -334,7 +334,7 @@ class Server:
                 if descriptor is None:
                     raise CoordinatorRuns(
                         f"VAR_DIR={self.var} has a coordinator already (it holds {self.folder / name}); "
-                        "wanted: one at a time. It ends by itself when the last agent has left"
+                        "expected: one at a time. It ends by itself when the last agent has left"
                     )
                 undo.callback(_unlock, descriptor)
                 taken[name] = descriptor
@@ -360,7 +360,7 @@ class Server:
         except OSError as error:
             raise ServerError(
                 f"VAR_DIR={self.var} cannot be used: {error.strerror} ({error.filename}); "
-                "wanted: a folder, made where there is none, that this user may write into"
+                "expected: a folder, made where there is none, that this user may write into"
             ) from error
         if self.socket.parent != self.folder:
             self._make_short_folder()
@@ -374,12 +374,12 @@ class Server:
         except OSError as error:
             raise ServerError(
                 f"the socket's folder {folder} cannot be made: {error.strerror}; "
-                f"wanted: a folder of this user, or a shorter VAR_DIR than {self.var}"
+                f"expected: a folder of this user, or a shorter VAR_DIR than {self.var}"
             ) from error
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077 or not _is_folder(found):
             raise ServerError(
                 f"the socket's folder {folder} is not private: owner {found.st_uid}, "
-                f"mode {stat.filemode(found.st_mode)}; wanted: drwx------ of user {os.geteuid()}. "
+                f"mode {stat.filemode(found.st_mode)}; expected: drwx------ of user {os.geteuid()}. "
                 f"Remove it, or take a shorter VAR_DIR than {self.var}"
             )
 
@@ -506,7 +506,7 @@ class Server:
                 raise
             except OSError as error:
                 raise ServerError(
-                    f"{self.socket} cannot be connected to: {error}; wanted: a socket of this user"
+                    f"{self.socket} cannot be connected to: {error}; expected: a socket of this user"
                 ) from error
         return True
 
@@ -677,7 +677,7 @@ def _lock(path: Path, mode: int) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ServerError(
-            f"{path} cannot be opened: {error.strerror}; wanted: a file in VAR_DIR that this user may write"
+            f"{path} cannot be opened: {error.strerror}; expected: a file in VAR_DIR that this user may write"
         ) from error
     if _try_lock(descriptor, mode):
         return descriptor

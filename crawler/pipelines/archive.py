@@ -40,7 +40,7 @@ BODIES: Final = "bodies are decoded; header fields that no longer hold begin wit
 
 
 class Archive:
-    """Fills warc_file, warc_offset and warc_length of pages whose content type is wanted."""
+    """Fills warc_file, warc_offset and warc_length of pages whose content type is expected."""
 
     def __init__(self, crawler: Crawler, options: Options) -> None:
         self._options = options

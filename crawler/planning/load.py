@@ -104,7 +104,7 @@ class LoadTable:
         Where all was refused seconds are NaN. Hours may come in any order; ValueError for seconds that are not above 0.
         """
         if not (np.isnan(seconds) | (seconds > 0)).all():
-            raise ValueError("seconds of a page; wanted above 0, or NaN where none came")
+            raise ValueError("seconds of a page; expected above 0, or NaN where none came")
         if not self._weight.any():
             # Of no site is it known what a page takes: who was only refused so far is not known at all.
             timed = ~np.isnan(seconds)
@@ -303,11 +303,11 @@ CSV_HOURS: Final = 24
 CSV_DAYS: Final[dict[str, tuple[int, ...]]] = {"all": (0, 1), "weekday": (0,), "weekend": (1,)}
 CSV_HEADER: Final = ("site", "day", *(f"h{hour:02}" for hour in range(CSV_HOURS)))
 SIMPLE_CSV_HEADER: Final = ("site", *map(str, range(CSV_HOURS)))
-_WANTED: Final = "wanted site,day,h00,h01,…,h23 or site,0,1,…,23"
+_WANTED: Final = "expected site,day,h00,h01,…,h23 or site,0,1,…,23"
 
 
 class LoadFileError(ValueError):
-    """No file of loads; says where, what came and what is wanted."""
+    """No file of loads; says where, what came and what is expected."""
 
 
 def read_csv(lines: Iterable[str]) -> dict[str, np.ndarray]:
@@ -356,15 +356,15 @@ def _take(
     given: dict[tuple[str, str], int],
 ) -> None:
     if len(row) != len(header):
-        raise LoadFileError(f"line {line}: {len(row)} fields; wanted {len(header)}, as the header has")
+        raise LoadFileError(f"line {line}: {len(row)} fields; expected {len(header)}, as the header has")
     site = _site(row[0], line)
     day = row[1].strip().lower() if header is CSV_HEADER else "all"
     if day not in CSV_DAYS:
-        raise LoadFileError(f"line {line}, column day: {row[1]!r}; wanted {', '.join(CSV_DAYS)}")
+        raise LoadFileError(f"line {line}, column day: {row[1]!r}; expected {', '.join(CSV_DAYS)}")
     first = given.setdefault((site, day), line)
     if first != line:
         raise LoadFileError(
-            f"line {line}: {site} on day {day!r} stands in line {first} already; wanted it once"
+            f"line {line}: {site} on day {day!r} stands in line {first} already; expected it once"
         )
     loads = np.array(list(_loads(row, header, line)), np.uint8)
     profile = found.setdefault(site, np.full(CELLS, UNKNOWN, np.uint8))
@@ -381,7 +381,7 @@ def _site(text: str, line: int) -> str:
     try:
         return split_page(text if "://" in text else f"https://{text}")[0]
     except UrlError as error:
-        raise LoadFileError(f"line {line}, column site: {error}; wanted a URL or a host") from None
+        raise LoadFileError(f"line {line}, column site: {error}; expected a URL or a host") from None
 
 
 def _loads(row: Sequence[str], header: tuple[str, ...], line: int) -> Iterator[int]:
@@ -395,7 +395,7 @@ def _loads(row: Sequence[str], header: tuple[str, ...], line: int) -> Iterator[i
             load = -1.0
         if not 0.0 <= load <= 1.0:
             raise LoadFileError(
-                f"line {line}, column {name}: {text!r}; wanted a number from 0 (idle) to 1 (full), or nothing"
+                f"line {line}, column {name}: {text!r}; expected a number from 0 (idle) to 1 (full), or nothing"
             )
         yield round(load * FULL)
 

@@ -301,19 +301,19 @@ def explained(settings: BaseSettings, error: redis.RedisError) -> str:
     where = f"REDIS_URL {told(settings)}"
     text = str(error).removesuffix(".")
     if isinstance(error, NoPermissionError):
-        return f"{where} refuses a command: {text}; wanted a user who may use all keys of KEY_PREFIX"
+        return f"{where} refuses a command: {text}; expected a user who may use all keys of KEY_PREFIX"
     if "called without any password" in text:
-        return f"{where} knows no password: {text}; wanted REDIS_URL without one"
+        return f"{where} knows no password: {text}; expected REDIS_URL without one"
     if refused(error) and _has_password(settings):
-        return f"{where} refused this user or password: {text}; wanted those that it knows"
+        return f"{where} refused this user or password: {text}; expected those that it knows"
     if refused(error):
-        return f"{where} asks for a password; wanted redis://:PASSWORD@host:6379/0, or USER:PASSWORD@ there"
+        return f"{where} asks for a password; expected redis://:PASSWORD@host:6379/0, or USER:PASSWORD@ there"
     if is_of_wrong_kind(error):
-        return f"{where} says {text}; wanted the crawl's own keys below KEY_PREFIX, as it made them. {ANEW}"
+        return f"{where} says {text}; expected the crawl's own keys below KEY_PREFIX, as it made them. {ANEW}"
     if is_full(error):
         return f"{where} is full: {text}; expected free memory. {FULL}"
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        return f"{where} does not answer: {text}; wanted a Redis or Valkey that is up"
+        return f"{where} does not answer: {text}; expected a Redis or Valkey that is up"
     return f"{where}: {text}"
 
 
@@ -335,7 +335,7 @@ def _parameters(settings: BaseSettings) -> dict[str, Any]:
 
     if not is_named(settings):
         raise OptionError(
-            "REDIS_URL is empty; wanted the address of a Redis or Valkey, as redis://host:6379/0"
+            "REDIS_URL is empty; expected the address of a Redis or Valkey, as redis://host:6379/0"
         )
     params: dict[str, Any] = {
         "socket_timeout": REPLY_SECONDS,
@@ -362,7 +362,7 @@ def _build(params: dict[str, Any], **ours: Any) -> object:
     except (TypeError, ValueError) as error:
         came = without_password(str(kept.get("url") or ""))
         raise OptionError(
-            f"REDIS_URL {came!r} or REDIS_PARAMS cannot be used: {error}; wanted redis://host:6379/0 or unix:///PATH"
+            f"REDIS_URL {came!r} or REDIS_PARAMS cannot be used: {error}; expected redis://host:6379/0 or unix:///PATH"
         ) from None
 
 
@@ -374,11 +374,11 @@ def _check_url(url: str) -> None:
         return
     if "decode_responses" in parse_qs(parts.query, keep_blank_values=True):
         raise OptionError(
-            f"REDIS_URL {without_password(url)!r} asks for decode_responses; wanted it without: replies stay bytes"
+            f"REDIS_URL {without_password(url)!r} asks for decode_responses; expected it without: replies stay bytes"
         )
     number = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and number and not re.fullmatch("[0-9]+", number):
         raise OptionError(
-            f"REDIS_URL {without_password(url)!r} names database {number!r}; wanted its number, as "
+            f"REDIS_URL {without_password(url)!r} names database {number!r}; expected its number, as "
             "redis://host:6379/0"
         )

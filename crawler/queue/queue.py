@@ -102,7 +102,7 @@ class BrokenRecordError(ValueError):
     """A key of the queue has what no agent wrote there, in words for the person who runs the crawl."""
 
     def __init__(self, key: bytes | str, found: str, wanted: str = "sites' records") -> None:
-        super().__init__(f"{_shown(key)} in Redis has {found[:200]}; wanted {wanted}. {connection.ANEW}")
+        super().__init__(f"{_shown(key)} in Redis has {found[:200]}; expected {wanted}. {connection.ANEW}")
 
 
 class Leased(NamedTuple):
@@ -315,7 +315,7 @@ class Holding(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A site for a queue that was lost, with what the operator wanted of it."""
+    """A site for a queue that was lost, with what the operator expected of it."""
 
     site: str
     state: State

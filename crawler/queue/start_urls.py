@@ -89,5 +89,5 @@ class Inlet:
         kind = bytes(await self._client.type(self.key)).decode()
         if kind not in (*_KINDS, "none") and kind != self._told:
             self._told = kind
-            logger.warning("%s is a %s; wanted a list, set or sorted set of URLs", self.key, kind)
+            logger.warning("%s is a %s; expected a list, set or sorted set of URLs", self.key, kind)
         return kind

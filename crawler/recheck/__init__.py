@@ -12,7 +12,7 @@ Pure: arrays in, arrays out; no clock, no Redis, no Scrapy. Times are seconds si
 one that stands still or jumps back makes pages no older, and nothing else.
 
 `Recrawl` is in core.py, and what it knows of pages in known.py. RecrawlError: what was given means nothing; says what
-came and what is wanted.
+came and what is expected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = {
 
 
 class RecrawlError(ValueError):
-    """No such mode or page, an option it does not take, or numbers that mean nothing; says what is wanted."""
+    """No such mode or page, an option it does not take, or numbers that mean nothing; says what is expected."""
 
 
 class Mode(Protocol):
@@ -77,7 +77,7 @@ def check(name: str, also: tuple[str, ...] = ()) -> str:
         return name
     wanted = ", ".join((*NAMES, *also))
     raise RecrawlError(
-        f"RECRAWL_MODE is {name!r}; wanted one of {wanted}, or a dotted path to something with score and priced"
+        f"RECRAWL_MODE is {name!r}; expected one of {wanted}, or a dotted path to something with score and priced"
     )
 
 

@@ -276,7 +276,7 @@ def _hosts(host: np.ndarray) -> np.ndarray:
         return np.zeros(0, np.int64)
     if found.dtype.kind not in "iu" or found.min() < 0:
         raise RecrawlError(
-            f"hosts are {found.dtype}, the least is {found.min()}; wanted whole numbers from 0 on"
+            f"hosts are {found.dtype}, the least is {found.min()}; expected whole numbers from 0 on"
         )
     return found
 

@@ -48,7 +48,7 @@ class Recrawl(Known):
         clock = self._clock(now)
         pace = self._pace(seconds_per_byte)
         if budget is not None and not budget >= 0:
-            raise RecrawlError(f"budget is {budget!r}; wanted seconds, 0 or more")
+            raise RecrawlError(f"budget is {budget!r}; expected seconds, 0 or more")
         if not self._columns.pages:
             return np.zeros(0, np.int64)
         if self.mode.priced and self.price <= 0 and budget:
@@ -125,13 +125,15 @@ class Recrawl(Known):
         n = len(self._columns.hosts.start)
         if ready.dtype == bool:
             if ready.shape != (n,):
-                raise RecrawlError(f"ready is of shape {ready.shape}; wanted one per host, ({n},)")
+                raise RecrawlError(f"ready is of shape {ready.shape}; expected one per host, ({n},)")
             told: np.ndarray = ready
             return told
         may = np.zeros(n, bool)
         if ready.size:
             if ready.dtype.kind not in "iu" or not 0 <= ready.min() <= ready.max() < n:
-                raise RecrawlError(f"ready names hosts that are not there; wanted numbers from 0 to {n - 1}")
+                raise RecrawlError(
+                    f"ready names hosts that are not there; expected numbers from 0 to {n - 1}"
+                )
             may[ready] = True
         return may
 

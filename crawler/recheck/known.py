@@ -60,7 +60,7 @@ class Known:
         unknown = set(options) - set(OPTIONS)
         if unknown:
             raise RecrawlError(
-                f"there is no option {sorted(unknown)[0]!r}; wanted some of {', '.join(OPTIONS)}"
+                f"there is no option {sorted(unknown)[0]!r}; expected some of {', '.join(OPTIONS)}"
             )
         self.options = {**OPTIONS, **options}
         self.mode = get(mode)
@@ -260,7 +260,7 @@ class Known:
         """The time from the columns' base."""
         now = float(now)
         if not math.isfinite(now):
-            raise RecrawlError(f"now is {now!r}; wanted seconds")
+            raise RecrawlError(f"now is {now!r}; expected seconds")
         last = self._columns.rows.last
         if self._began is None:
             self._began = now

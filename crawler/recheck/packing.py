@@ -33,13 +33,13 @@ def pack(rows: Rows, hosts: Hosts, host: int, base: float) -> bytes:
 def unpack(packed: bytes) -> tuple[Rows, float, np.ndarray]:
     """The rows, the base of their times, and the host's seven figures as in the head."""
     if len(packed) < HEAD.size:
-        raise UnreadableError(f"packed pages are {len(packed)} bytes; wanted a head of {HEAD.size}")
+        raise UnreadableError(f"packed pages are {len(packed)} bytes; expected a head of {HEAD.size}")
     version, pages, base, *figures = HEAD.unpack_from(packed)
     if version != VERSION:
-        raise UnreadableError(f"packed pages are of version {version}; wanted {VERSION}")
+        raise UnreadableError(f"packed pages are of version {version}; expected {VERSION}")
     wanted = HEAD.size + pages * PAGE_BYTES
     if len(packed) != wanted:
-        raise UnreadableError(f"packed pages are {len(packed)} bytes; wanted {wanted} for {pages} pages")
+        raise UnreadableError(f"packed pages are {len(packed)} bytes; expected {wanted} for {pages} pages")
     columns, at = [], HEAD.size
     for kind in ROW_TYPES:
         packed_kind = np.dtype(kind).newbyteorder("<")

@@ -84,7 +84,7 @@ def explained(engine: Engine, options: Options, account: Account | None, url: st
             .where(pages.c.url_hash == hash64(url), pages.c.url == url)
         ).first()
     if row is None:
-        raise PageUnknownError(f"{url} is not among the pages; wanted the URL of one that was loaded")
+        raise PageUnknownError(f"{url} is not among the pages; expected the URL of one that was loaded")
     mean = account.mean if account else None
     found = believed(
         engine, row.site_id, options.recrawl_mode, mean, longest_seconds=options.recheck_longest_seconds

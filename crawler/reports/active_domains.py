@@ -97,7 +97,7 @@ def _in_networks(file: str) -> IsDomestic:
         lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
-            f"DOMESTIC_NETWORKS is {file!r}: {error}; wanted a file with a network such as 192.0.2.0/24 a line"
+            f"DOMESTIC_NETWORKS is {file!r}: {error}; expected a file with a network such as 192.0.2.0/24 a line"
         ) from None
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].strip()
@@ -107,7 +107,7 @@ def _in_networks(file: str) -> IsDomestic:
             block = ipaddress.ip_network(words, strict=False)
         except ValueError as error:
             raise OptionError(
-                f"DOMESTIC_NETWORKS {file!r}, line {number}: {error}; wanted a network such as 192.0.2.0/24"
+                f"DOMESTIC_NETWORKS {file!r}, line {number}: {error}; expected a network such as 192.0.2.0/24"
             ) from None
         shift = block.max_prefixlen - block.prefixlen
         blocks.setdefault((block.version, shift), set()).add(int(block.network_address) >> shift)

@@ -49,7 +49,7 @@ class Window(NamedTuple):
             opens, closes = _minutes(found[1], found[2]), _minutes(found[3], found[4])
             if opens < DAY_MINUTES and closes <= DAY_MINUTES:
                 return cls(opens, closes)
-        raise ValueError(f"{text!r} is no window of the day; wanted HHMM-HHMM")
+        raise ValueError(f"{text!r} is no window of the day; expected HHMM-HHMM")
 
     def __str__(self) -> str:
         return f"{self.opens // 60:02}{self.opens % 60:02}-{self.closes // 60:02}{self.closes % 60:02}"

@@ -23,7 +23,7 @@ NAMES = {
 
 
 class SchedulerError(ValueError):
-    """No such policy, an option it does not take, or a view that means nothing; says what is wanted."""
+    """No such policy, an option it does not take, or a view that means nothing; says what is expected."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SiteView:
     exponent: float = 1.0  # law from load to pace: 1 for loads measured as lost pace, 1.5 for ping tables
 
     def __post_init__(self) -> None:
-        """SchedulerError with the field, what it is and what is wanted."""
+        """SchedulerError with the field, what it is and what is expected."""
         from crawler.schedulers import view_check
 
         view_check.check(self)
@@ -95,7 +95,7 @@ def check(name: str) -> str:
     if module and _is_policy(module, attribute):
         return name
     raise SchedulerError(
-        f"SITE_SCHEDULER is {name!r}; wanted one of {', '.join(NAMES)}, or a dotted path to a class with score and keep"
+        f"SITE_SCHEDULER is {name!r}; expected one of {', '.join(NAMES)}, or a dotted path to a class with score and keep"
     )
 
 
@@ -108,7 +108,7 @@ def check_options(name: str, options: dict[str, Any]) -> None:
         get(name, **options)
     except TypeError as error:
         raise SchedulerError(
-            f"SITE_SCHEDULER_OPTIONS are {options}; wanted such as {name} takes: {error}"
+            f"SITE_SCHEDULER_OPTIONS are {options}; expected such as {name} takes: {error}"
         ) from None
 
 

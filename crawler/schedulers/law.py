@@ -39,7 +39,7 @@ def nothing_open(view: SiteView) -> np.ndarray:
 def in_range(name: str, value: float, low: float, high: float) -> float:
     """A policy's option, if it is within its bounds; SchedulerError else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise SchedulerError(f"{name} is {value!r}; wanted a number from {low:g} to {high:g}")
+        raise SchedulerError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")
     return value
 
 

@@ -23,7 +23,7 @@ class Random:
 
     def __init__(self, seed: int | None = None) -> None:
         if seed is not None and not isinstance(seed, int):
-            raise SchedulerError(f"seed is {seed!r}; wanted a whole number")
+            raise SchedulerError(f"seed is {seed!r}; expected a whole number")
         self.seed = seed
 
     def score(self, view: SiteView) -> np.ndarray:
@@ -93,7 +93,7 @@ class Hybrid:
 
     def __init__(self, keep: str = "min") -> None:
         if keep not in READINGS:
-            raise SchedulerError(f"keep is {keep!r}; wanted one of {', '.join(READINGS)}")
+            raise SchedulerError(f"keep is {keep!r}; expected one of {', '.join(READINGS)}")
         self.compared = READINGS[keep]
 
     def score(self, view: SiteView) -> np.ndarray:

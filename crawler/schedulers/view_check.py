@@ -24,7 +24,7 @@ TYPES = {
 
 
 def check(view: SiteView) -> None:
-    """SchedulerError with the first field that means nothing, what it is and what is wanted."""
+    """SchedulerError with the first field that means nothing, what it is and what is expected."""
     n = len(view.remaining) if isinstance(view.remaining, np.ndarray) and view.remaining.ndim else 0
     for name, kind in TYPES.items():
         _check_array(name, getattr(view, name), kind, (n, HOURS) if name == "load" else (n,))
@@ -33,11 +33,11 @@ def check(view: SiteView) -> None:
     _check_numbers("remaining", view.remaining, np.inf)
     _check_numbers("pace_cap", view.pace_cap, math.nan)
     if isinstance(view.slots, bool) or not isinstance(view.slots, int | np.integer) or view.slots < 0:
-        raise SchedulerError(f"SiteView.slots is {view.slots!r}; wanted a whole number, 0 or more")
+        raise SchedulerError(f"SiteView.slots is {view.slots!r}; expected a whole number, 0 or more")
     if not (_is_number(view.hour_left) and 0 <= view.hour_left <= 1):
-        raise SchedulerError(f"SiteView.hour_left is {view.hour_left!r}; wanted a share of an hour, 0 to 1")
+        raise SchedulerError(f"SiteView.hour_left is {view.hour_left!r}; expected a share of an hour, 0 to 1")
     if not (_is_number(view.exponent) and 0 < view.exponent < math.inf):
-        raise SchedulerError(f"SiteView.exponent is {view.exponent!r}; wanted a number above 0")
+        raise SchedulerError(f"SiteView.exponent is {view.exponent!r}; expected a number above 0")
 
 
 def _check_array(name: str, values: Any, kind: type[np.generic], shape: tuple[int, ...]) -> None:
@@ -48,7 +48,7 @@ def _check_array(name: str, values: Any, kind: type[np.generic], shape: tuple[in
     else:
         return
     raise SchedulerError(
-        f"SiteView.{name} is {came}; wanted an array of {np.dtype(kind)} of shape {shape}, for as many sites as "
+        f"SiteView.{name} is {came}; expected an array of {np.dtype(kind)} of shape {shape}, for as many sites as "
         "`remaining` has"
     )
 
@@ -59,7 +59,7 @@ def _check_numbers(name: str, values: np.ndarray, refused: float) -> None:
         return
     row = int(np.flatnonzero(~(values >= 0) | (values == refused))[0])
     wanted = "a number of 0 or more" if math.isnan(refused) else "a finite number of 0 or more"
-    raise SchedulerError(f"SiteView.{name} is {values[row]} at row {row}; wanted {wanted}")
+    raise SchedulerError(f"SiteView.{name} is {values[row]} at row {row}; expected {wanted}")
 
 
 def _is_number(value: Any) -> bool:

@@ -306,7 +306,7 @@ async def _check_server(settings: BaseSettings, options: Options, spool: Spool) 
             raise connection.ServerAwayError(connection.explained(settings, error)) from None
         raise OptionError(
             f"LISTEN_ACKNOWLEDGE is {options.listen_acknowledge!r}, and the server cannot tell what is on its disk: "
-            f"{error}; wanted one of version 7.2 or newer with appendonly yes, or 'stream'"
+            f"{error}; expected one of version 7.2 or newer with appendonly yes, or 'stream'"
         ) from None
 
 
@@ -344,7 +344,7 @@ class Listener:
             self._door.listen(BACKLOG)
         except OSError as error:
             raise OptionError(
-                f"LISTEN_PORT is {self.options.listen_port}: {error.strerror} at {self._address}; wanted a port that "
+                f"LISTEN_PORT is {self.options.listen_port}: {error.strerror} at {self._address}; expected a port that "
                 "is free, or 0 for any"
             ) from None
         logger.info("listening on %s port %d", *self._door.getsockname()[:2])
@@ -583,7 +583,7 @@ class _Guests:
             ]
         except ValueError as error:
             raise OptionError(
-                f"LISTEN_ALLOW is {networks!r}: {error}; wanted networks as 192.0.2.0/24, comma-separated"
+                f"LISTEN_ALLOW is {networks!r}: {error}; expected networks as 192.0.2.0/24, comma-separated"
             ) from None
 
     def welcome(self, host: str) -> bool:
@@ -600,11 +600,11 @@ def _address_of(options: Options) -> IPv4Address | IPv6Address:
         address = ip_address(text)
     except ValueError:
         raise OptionError(
-            f"LISTEN_ADDRESS is {text!r}; wanted an address of this machine, as 127.0.0.1"
+            f"LISTEN_ADDRESS is {text!r}; expected an address of this machine, as 127.0.0.1"
         ) from None
     if not address.is_loopback and not options.listen_allow.strip():
         raise OptionError(
-            f"LISTEN_ADDRESS is {text!r}, which other machines reach, and LISTEN_ALLOW is empty; wanted there the "
+            f"LISTEN_ADDRESS is {text!r}, which other machines reach, and LISTEN_ALLOW is empty; expected there the "
             "networks of those who may send, as 192.0.2.0/24"
         )
     return address

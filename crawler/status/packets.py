@@ -88,7 +88,7 @@ _SHOWN = 80
 
 
 class PacketError(ValueError):
-    """What is no packet: `fault` to count by; the text says what came and what is wanted."""
+    """What is no packet: `fault` to count by; the text says what came and what is expected."""
 
     def __init__(self, fault: Fault, text: str) -> None:
         super().__init__(text)
@@ -107,7 +107,7 @@ def offset(text: str) -> timezone:
     """The offset from UTC that `+09:00` names; ValueError for what names none."""
     found = re.fullmatch(r"([+-])(\d\d):([0-5]\d)", text, re.ASCII)
     if not found or int(found[2]) > 14:
-        raise ValueError(f"{text!r} is no offset from UTC; wanted one as +09:00")
+        raise ValueError(f"{text!r} is no offset from UTC; expected one as +09:00")
     span = timedelta(hours=int(found[2]), minutes=int(found[3]))
     return timezone(-span if found[1] == "-" else span)
 
@@ -159,7 +159,7 @@ class Frames:
             self._held.clear()
             return [packet]
         wanted = f"{length} bytes" if length else f"a length of {DIGITS} digits"
-        error = PacketError("cut", f"{how} after {len(self._held)} bytes; wanted {wanted}")
+        error = PacketError("cut", f"{how} after {len(self._held)} bytes; expected {wanted}")
         return [self._break(error, 0)]
 
     def _end_of_packet(self, start: int) -> int:
@@ -172,7 +172,7 @@ class Frames:
         if length and len(self._held) > length:
             came = f"{len(self._held)} bytes or more"
             raise PacketError(
-                "trailing", f"{came} came in a packet of {length}; wanted one packet a connection"
+                "trailing", f"{came} came in a packet of {length}; expected one packet a connection"
             )
 
     def _length(self, start: int) -> int:
@@ -180,14 +180,14 @@ class Frames:
         head = bytes(self._held[start : start + _HEAD])
         digits, rest = head[:DIGITS], head[DIGITS:]
         if (digits and not digits.isdigit()) or rest != b"||"[: len(rest)]:
-            raise PacketError("length", f"a packet begins with {head!r}; wanted {DIGITS} digits and ||")
+            raise PacketError("length", f"a packet begins with {head!r}; expected {DIGITS} digits and ||")
         if len(head) < _HEAD:
             return 0
         length = int(digits)
         if length < LEAST_BYTES:
-            raise PacketError("short", f"length is {length}; wanted {LEAST_BYTES} bytes or more")
+            raise PacketError("short", f"length is {length}; expected {LEAST_BYTES} bytes or more")
         if length > self._limit:
-            raise PacketError("long", f"length is {length}; wanted {self._limit} bytes at most")
+            raise PacketError("long", f"length is {length}; expected {self._limit} bytes at most")
         return length
 
     def _break(self, error: PacketError, start: int) -> Refusal:
@@ -202,7 +202,7 @@ def decode(packet: bytes, now_ms: int, zone: timezone) -> Check:
     fields = fields_of(packet)
     if len(fields) < len(_ANSWERED):
         missing = ", ".join(_ANSWERED[len(fields) :])
-        raise PacketError("fields", f"{len(fields) + 1} fields came; wanted {missing} behind them")
+        raise PacketError("fields", f"{len(fields) + 1} fields came; expected {missing} behind them")
     check = Check(
         crawler=_whole(fields[0], "crawler"),
         code=_whole(fields[1], "code"),
@@ -230,7 +230,7 @@ def join(fields: Iterable[str]) -> bytes:
     behind = (SEPARATOR + text).encode()
     length = DIGITS + len(behind)
     if length > MOST_BYTES:
-        raise ValueError(f"a packet of {length} bytes; wanted {MOST_BYTES} at most")
+        raise ValueError(f"a packet of {length} bytes; expected {MOST_BYTES} at most")
     return b"%0*d" % (DIGITS, length) + behind
 
 
@@ -245,20 +245,20 @@ def _unescaped(text: str) -> list[str]:
             fields[-1].append(piece["escaped"])
         else:
             raise PacketError(
-                "escape", f"{piece[0]!r} in {_shown(text[piece.start() :])}; wanted \\| or \\\\"
+                "escape", f"{piece[0]!r} in {_shown(text[piece.start() :])}; expected \\| or \\\\"
             )
     return ["".join(pieces) for pieces in fields]
 
 
 def _whole(text: str, name: Literal["crawler", "code"]) -> int:
     if not re.fullmatch("[0-9]{1,18}", text):
-        raise PacketError(name, f"{name} is {_shown(text)}; wanted a whole number of 18 digits at most")
+        raise PacketError(name, f"{name} is {_shown(text)}; expected a whole number of 18 digits at most")
     return int(text)
 
 
 def _status(text: str) -> int:
     if not re.fullmatch("-?[0-9]{1,3}", text) or int(text) not in STATUSES:
-        raise PacketError("status", f"status is {_shown(text)}; wanted 100 to 599, or -14 to -1")
+        raise PacketError("status", f"status is {_shown(text)}; expected 100 to 599, or -14 to -1")
     return int(text)
 
 
@@ -270,11 +270,11 @@ def _time(text: str, now_ms: int, zone: timezone) -> int:
     except ValueError:
         at = None
     if at is None:
-        raise PacketError("time", f"time is {_shown(text)}; wanted YYYYMMDDhhmmss or YYYY-MM-DDThh:mm:ssZ")
+        raise PacketError("time", f"time is {_shown(text)}; expected YYYYMMDDhhmmss or YYYY-MM-DDThh:mm:ssZ")
     if at > now_ms + AHEAD_MS:
         ahead = (at - now_ms) // 1000
         raise PacketError(
-            "ahead", f"time is {_shown(text)}, {ahead} s ahead; wanted {AHEAD_MS // 1000} s at most"
+            "ahead", f"time is {_shown(text)}, {ahead} s ahead; expected {AHEAD_MS // 1000} s at most"
         )
     return at
 
@@ -298,12 +298,14 @@ def _take_further(check: Check, fields: list[str]) -> None:
             check.more.append(field)
             continue
         if name in seen:
-            raise PacketError("named", f"{name} came twice; wanted it once")
+            raise PacketError("named", f"{name} came twice; expected it once")
         seen.add(name)
         for part, read in _NAMED[name](value).items():
             setattr(check, part, read)
     if len(seen & {"run", "seq"}) == 1:
-        raise PacketError("named", f"{(seen & {'run', 'seq'}).pop()} came alone; wanted run and seq together")
+        raise PacketError(
+            "named", f"{(seen & {'run', 'seq'}).pop()} came alone; expected run and seq together"
+        )
 
 
 def _url(text: str) -> dict[str, str]:
@@ -316,14 +318,14 @@ def _url(text: str) -> dict[str, str]:
 
 def _run(text: str) -> dict[str, str]:
     if not 1 <= len(text) <= RUN_LETTERS or not text.isprintable():
-        raise PacketError("named", f"run is {_shown(text)}; wanted 1 to {RUN_LETTERS} letters")
+        raise PacketError("named", f"run is {_shown(text)}; expected 1 to {RUN_LETTERS} letters")
     return {"run": text}
 
 
 def _number(name: str, most: int) -> Callable[[str], dict[str, int]]:
     def read(text: str) -> dict[str, int]:
         if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
-            raise PacketError("named", f"{name} is {_shown(text)}; wanted a whole number up to {most}")
+            raise PacketError("named", f"{name} is {_shown(text)}; expected a whole number up to {most}")
         return {name: int(text)}
 
     return read

@@ -60,7 +60,7 @@ MIGRATION_SECONDS = 600
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 _EXTRAS = {"postgresql": "postgres", "mysql": "mariadb", "mariadb": "mariadb"}
-_WANTED = "wanted sqlite:///PATH, postgresql+psycopg://USER@HOST/NAME or mariadb+pymysql://USER@HOST/NAME"
+_WANTED = "expected sqlite:///PATH, postgresql+psycopg://USER@HOST/NAME or mariadb+pymysql://USER@HOST/NAME"
 
 # 8 KiB pages and a late checkpoint: rows in random key order dirty half as many bytes (1.5x faster writes).
 # busy_timeout stands first, so that the switch to WAL already waits for another process that does the same.
@@ -228,7 +228,7 @@ def _check_file(url: URL) -> None:
         return
     if path in ("", ":memory:"):
         raise DatabaseError(
-            f"DATABASE_URL {told(url)}: a database in memory ends with its process; wanted sqlite:///PATH"
+            f"DATABASE_URL {told(url)}: a database in memory ends with its process; expected sqlite:///PATH"
         )
     folder = Path(path).absolute().parent
     if not folder.is_dir():

@@ -123,7 +123,7 @@ def _check_lengths(ranked: Ranked) -> None:
         rows = {name: len(getattr(ranked, name)) for name in names}
         if len(set(rows.values())) > 1:
             told = ", ".join(f"{name} has {many}" for name, many in rows.items())
-            raise ValueError(f"ranks in columns of unequal length: {told} rows; wanted as many of each")
+            raise ValueError(f"ranks in columns of unequal length: {told} rows; expected as many of each")
 
 
 def _pages(ranked: Ranked) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:

@@ -85,7 +85,7 @@ def _patterns(setting: str, text: str) -> list[re.Pattern[str]]:
         try:
             patterns.append(re.compile(line))
         except re.error as error:
-            raise OptionError(f"{setting} holds {line!r}; wanted a regular expression: {error}") from None
+            raise OptionError(f"{setting} holds {line!r}; expected a regular expression: {error}") from None
     return patterns
 
 

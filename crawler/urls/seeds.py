@@ -76,11 +76,11 @@ def read(source: str) -> Iterator[Seed | BadSeed]:
 def _is_no_host(text: str) -> str:
     """Why this text cannot be meant as a host, to be put behind what it is not; empty: it can."""
     if not _BARE_HOST.fullmatch(text):
-        return "; wanted one of them"
+        return "; expected one of them"
     host = re.split("[:/]", text)[0]
     if has_public_suffix(host) or LOOPBACK.fullmatch(host) or re.fullmatch(r"[\d.]+", host):
         return ""
-    return f": no host of the web ends in {host.rpartition('.')[2]!r}; wanted https://{text} for one of another net"
+    return f": no host of the web ends in {host.rpartition('.')[2]!r}; expected https://{text} for one of another net"
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def _of_line(line: str, number: int) -> Seed | BadSeed:
     if text[:1] in _QUOTES and text.endswith(_QUOTES[text[0]]):
         text = text[1:-1]
     if "\ufffd" in text:
-        return BadSeed(number, text[:200], "not UTF-8; wanted a file that is")
+        return BadSeed(number, text[:200], "not UTF-8; expected a file that is")
     return parse(text, number)
 
 
@@ -205,7 +205,7 @@ def why_not(source: str, user_agent: str) -> str:
     first = found.bad[0]
     where = f"line {first.line}: " if first.line else ""
     return (
-        f"no seeds: wanted URLs, and none of the {len(found.bad)} lines given is one; {where}{first.text!r} is no "
+        f"no seeds: expected URLs, and none of the {len(found.bad)} lines given is one; {where}{first.text!r} is no "
         f"seed: {first.reason}"
     )
 
@@ -213,7 +213,7 @@ def why_not(source: str, user_agent: str) -> str:
 def no_contact(user_agent: str, site: str) -> str:
     """What is wrong with a user agent that names nobody to turn to, for a crawl that leaves this machine."""
     return (
-        f"USER_AGENT is {user_agent!r}, and {site} is another's; wanted one that names a contact, as "
+        f"USER_AGENT is {user_agent!r}, and {site} is another's; expected one that names a contact, as "
         "-s USER_AGENT='mybot (+https://example.org/bot)'"
     )
 
@@ -235,12 +235,12 @@ def from_inlet(value: bytes) -> Seed | BadSeed:
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        return BadSeed(0, repr(value[:80])[:200], "not text; wanted a URL or JSON with a url")
+        return BadSeed(0, repr(value[:80])[:200], "not text; expected a URL or JSON with a url")
     if text.lstrip().startswith("{"):
         try:
             text = str(json.loads(text)["url"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            return BadSeed(0, text[:200], 'wanted a URL or JSON with a url, as {"url": "https://…"}')
+            return BadSeed(0, text[:200], 'expected a URL or JSON with a url, as {"url": "https://…"}')
     return parse(text)
 
 

@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[0-9]++|0x[0-9a-f]*+")
 
 
 class UrlError(ValueError):
-    """Not a URL of the web; says what came and what is wanted."""
+    """Not a URL of the web; says what came and what is expected."""
 
 
 def resolve(text: str, base: tuple[str, str] | None = None, encoding: str | None = None) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def _resolved(text: str, base: tuple[str, str] | None, encoding: str | None) -> 
     named = _SCHEME.match(rest)
     scheme = named[1].lower() if named else base[0].partition(":")[0] if base else ""
     if scheme not in DEFAULT_PORTS:
-        raise UrlError(f"{text[:200]!r} has scheme {scheme!r}; wanted http or https")
+        raise UrlError(f"{text[:200]!r} has scheme {scheme!r}; expected http or https")
     rest = rest[named.end() :] if named else rest
     slashes = _SLASHES.match(rest).end()  # type: ignore[union-attr]
     if base is None or slashes > 1 or not base[0].startswith(f"{scheme}:"):
@@ -141,7 +141,7 @@ def _site(scheme: str, authority: str) -> str:
 def _port(port: str) -> int:
     digits = port.lstrip("0") or "0"
     if not (port.isascii() and port.isdigit() and len(digits) < 6 and int(digits) <= _LARGEST_PORT):
-        raise UrlError(f"port {port[:200]!r}; wanted a number up to {_LARGEST_PORT}")
+        raise UrlError(f"port {port[:200]!r}; expected a number up to {_LARGEST_PORT}")
     return int(digits)
 
 

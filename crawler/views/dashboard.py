@@ -68,7 +68,7 @@ def check_address(options: Options) -> None:
     """OptionError where the dashboard would be open to others without a password."""
     if not options.dashboard_password and not _is_loopback(options.dashboard_address):
         raise OptionError(
-            f"DASHBOARD_ADDRESS is {options.dashboard_address!r} and DASHBOARD_PASSWORD is empty; wanted a loopback "
+            f"DASHBOARD_ADDRESS is {options.dashboard_address!r} and DASHBOARD_PASSWORD is empty; expected a loopback "
             "address (127.0.0.1), or a password"
         )
 
@@ -137,7 +137,7 @@ class Dashboard:
             raise web.HTTPForbidden(text="lowtide: asked for by a name that is not this machine's own\n")
         if password and not hmac.compare_digest(_password(request), password.encode()):
             wanted = {"WWW-Authenticate": 'Basic realm="lowtide", charset="UTF-8"'}
-            raise web.HTTPUnauthorized(text="lowtide: wanted the password\n", headers=wanted)
+            raise web.HTTPUnauthorized(text="lowtide: expected the password\n", headers=wanted)
         return await handler(request)
 
     # --- what is shown ---

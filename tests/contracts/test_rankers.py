@@ -176,25 +176,25 @@ def test_block_ranks_are_one_for_each_block(mode: str) -> None:
 )
 def test_an_unknown_mode_is_told_the_right_ones(name: str) -> None:
     right = ", ".join(rankers.NAMES)
-    with pytest.raises(ValueError, match=rf"mode is .*; wanted one of {right}, or a dotted path"):
+    with pytest.raises(ValueError, match=rf"mode is .*; expected one of {right}, or a dotted path"):
         rank(drawn(3, 3, 1).graph(), name)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"damping": 1.0}, "damping is 1.0; wanted 0 up to below 1"),
+        ({"damping": 1.0}, "damping is 1.0; expected 0 up to below 1"),
         ({"damping": -0.1}, "damping is -0.1"),
         ({"damping": np.nan}, "damping is nan"),
-        ({"tolerance": 0.0}, "tolerance is 0.0; wanted a number above 0"),
+        ({"tolerance": 0.0}, "tolerance is 0.0; expected a number above 0"),
         ({"tolerance": np.nan}, "tolerance is nan"),
         ({"tolerance": np.inf}, "tolerance is inf"),
-        ({"personalisation": np.ones(4)}, r"has the shape \(4,\); wanted a weight for each of 3 pages"),
+        ({"personalisation": np.ones(4)}, r"has the shape \(4,\); expected a weight for each of 3 pages"),
         ({"personalisation": np.zeros(3)}, "is 0 for every page"),
-        ({"personalisation": np.array([1, -1, 1])}, r"personalisation\[1\] is -1.0; wanted"),
+        ({"personalisation": np.array([1, -1, 1])}, r"personalisation\[1\] is -1.0; expected"),
         ({"personalisation": np.array([1, 1, np.nan])}, r"personalisation\[2\] is nan"),
         ({"personalisation": np.array([np.inf, 1, 1])}, r"personalisation\[0\] is inf"),
-        ({"personalisation": "abc"}, "wanted a weight for each page"),
+        ({"personalisation": "abc"}, "expected a weight for each page"),
     ],
     ids=lambda given: str(given)[:40],
 )

@@ -245,5 +245,5 @@ def test_the_outsider_sees_what_a_view_says() -> None:
     "name", ["no_such", "crawler.recheck.modes.NOTHING", "crawler.no.such", "math.pi", ""]
 )
 def test_what_is_no_mode_is_refused_with_the_names(name: str) -> None:
-    with pytest.raises(RecrawlError, match="wanted one of default, importance"):
+    with pytest.raises(RecrawlError, match="expected one of default, importance"):
         recheck.get(name)

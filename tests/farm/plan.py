@@ -190,4 +190,4 @@ def _names(text: str) -> tuple[str, str]:
 
 def _check(fine: bool, option: str, came: object, wanted: str) -> None:
     if not fine:
-        raise ValueError(f"farm option {option}: {came!r} came, {wanted} is wanted")
+        raise ValueError(f"farm option {option}: {came!r} came, {wanted} is expected")

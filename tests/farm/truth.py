@@ -153,7 +153,7 @@ def _allowed(web: Web, origins: Iterable[str], scope: str | Collection[str]) -> 
     if not isinstance(scope, str):
         return set(scope)
     if scope not in SCOPES:
-        raise ValueError(f"scope: {scope!r} came, one of {', '.join(SCOPES)} or origins are wanted")
+        raise ValueError(f"scope: {scope!r} came, one of {', '.join(SCOPES)} or origins are expected")
     if scope == "any":
         return set(web.index)
     domains = {domain(origin) for origin in origins}

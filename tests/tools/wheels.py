@@ -29,7 +29,7 @@ PLATFORMS = ("Linux x86_64", "Linux aarch64", "Darwin arm64")
 
 
 class Pinned(NamedTuple):
-    """A package of a lock file: where it is wanted, and the hashes of its files."""
+    """A package of a lock file: where it is expected, and the hashes of its files."""
 
     requirement: Requirement  # ==version, with its marker
     hashes: frozenset[str]
@@ -119,7 +119,7 @@ def files(pylock: Path) -> Iterator[Wheel]:
 def main(arguments: list[str]) -> int:
     """Print the table; 2 without a file."""
     if len(arguments) != 1:
-        print("wheels: wanted a pylock.toml: python -m tests.tools.wheels PYLOCK", file=sys.stderr)
+        print("wheels: expected a pylock.toml: python -m tests.tools.wheels PYLOCK", file=sys.stderr)
         return 2
     taken = frozenset().union(*(taken_by(one, python) for one in PLATFORMS for python in PYTHONS))
     print(
