@@ -66,11 +66,11 @@ def loaded(body: bytes) -> LoadedPage:
     agent: Any = SimpleNamespace(
         max_url_length=2083, options=SimpleNamespace(max_links_per_page=5000, max_html_bytes=1_000_000)
     )
-    slot: Any = SimpleNamespace(site=SITE, dress=SimpleNamespace(user_agent="lowtide"))
+    lease: Any = SimpleNamespace(site=SITE, dress=SimpleNamespace(user_agent="lowtide"))
     turn: Any = None
     record = records.Page(site=SITE, path="/", fetched_at=1, outcome="stored", status=200, content_type=KIND)
     response = Response(f"{SITE}/", headers=Headers({"Content-Type": KIND}), body=body)
-    return LoadedPage(agent, slot, turn, response, record)
+    return LoadedPage(agent, lease, turn, response, record)
 
 
 def parts(body: bytes) -> dict[str, Callable[[], object]]:

@@ -30,12 +30,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from crawler.agent.frontier import Frontier  # noqa: E402
-from crawler.fetch.errors import BodyTimeout, ConnectTimeout, HeadTimeout  # noqa: E402
-from crawler.fetch.timeouts import Least, Limit, Limits, Patience, SitePatience, taken_in  # noqa: E402  # noqa: E402
+from crawler.fetch.errors import BodyTimeoutError, ConnectTimeoutError, HeadTimeoutError  # noqa: E402
+from crawler.fetch.timeouts import AdaptiveTimeouts, Least, Limit, Limits, SiteTimeouts, taken_in  # noqa: E402  # noqa: E402
 from settings import base  # noqa: E402
 
 STAGES = ("connect", "head", "body")
-ERRORS = (ConnectTimeout, HeadTimeout, BodyTimeout)
+ERRORS = (ConnectTimeoutError, HeadTimeoutError, BodyTimeoutError)
 ADAPTIVE = "adaptive"
 PAPER = (base.CONNECT_TIMEOUT_SECONDS, base.HEAD_TIMEOUT_SECONDS, base.BODY_TIMEOUT_SECONDS)
 # Limits of the curves, in seconds.
@@ -169,7 +169,7 @@ def limits_of(seconds: tuple[float, ...]) -> Limits:
     return Limits(connect, head, body, header_bytes=1, header_fields=1, size=1)
 
 
-def exchange(seconds: np.ndarray, limits: Limits, site: SitePatience | None) -> tuple[bool, float]:
+def exchange(seconds: np.ndarray, limits: Limits, site: SiteTimeouts | None) -> tuple[bool, float]:
     """One request: whether it came, and for how long it held its slot; the patience hears of it as in an agent."""
     told = {"connect_s": None, "tls_s": 0.0, "reused": not seconds[0], "head_s": None, "body_s": None}
     held = 0.0
@@ -188,9 +188,9 @@ def exchange(seconds: np.ndarray, limits: Limits, site: SitePatience | None) -> 
     return late is None, held
 
 
-def walk(site: Site, limits: Limits, patience: Patience | None) -> Walked:
+def walk(site: Site, limits: Limits, timeouts: AdaptiveTimeouts | None) -> Walked:
     """One site from robots.txt on: without that it rests, and nothing of it is asked for."""
-    own = None if patience is None else SitePatience(patience)
+    own = None if timeouts is None else SiteTimeouts(timeouts)
     loadable = int((site.pages.max(axis=2).min(axis=1) < ENDLESS).sum())
     came, held = exchange(site.robots, limits, own)
     frontier, requests, loaded, now = Frontier(), 1, 0, 0.0
@@ -212,9 +212,9 @@ def walk(site: Site, limits: Limits, patience: Patience | None) -> Walked:
 
 def crawl(shape: Shape, sites: int, seed: int, seconds: tuple[float, ...], *, adaptive: bool) -> Walked:
     """All sites of a web by one agent."""
-    patience = Patience(LEAST, base.TIMEOUT_PROBE_SHARE, base.MAX_TRIES) if adaptive else None
+    timeouts = AdaptiveTimeouts(LEAST, base.TIMEOUT_PROBE_SHARE, base.MAX_TRIES) if adaptive else None
     limits = limits_of(seconds)
-    walks = [walk(site, limits, patience) for site in draw(shape, sites, seed)]
+    walks = [walk(site, limits, timeouts) for site in draw(shape, sites, seed)]
     return Walked(*map(sum, zip(*walks, strict=True)))
 
 
@@ -243,12 +243,16 @@ def faults_of(rows: list[Row]) -> list[str]:
 
 def cost_of_a_page(pages: int = 20_000) -> float:
     """CPU-ms that limits and times take of a page, on sites of a hundred."""
-    patience, limits, site = Patience(LEAST, base.TIMEOUT_PROBE_SHARE, base.MAX_TRIES), limits_of(PAPER), None
+    timeouts, limits, site = (
+        AdaptiveTimeouts(LEAST, base.TIMEOUT_PROBE_SHARE, base.MAX_TRIES),
+        limits_of(PAPER),
+        None,
+    )
     times = {"connect_s": 0.0, "tls_s": 0.0, "reused": True, "head_s": 0.1, "body_s": 0.01}
     started = time.process_time()
     for number in range(pages):
         if number % 100 == 0 or site is None:
-            site = SitePatience(patience)
+            site = SiteTimeouts(timeouts)
         site.narrow(limits, 1)
         with taken_in(site, times):
             pass
@@ -273,7 +277,7 @@ def failures_table(found: dict[str, dict[int, int]]) -> str:
 
 def rows_table(rows: list[Row]) -> str:
     """Slot-seconds against efficiency, web by web."""
-    lines = [f"{'web':<16}{'limits, s':<16}{'slot-s a URL':>14}{'loaded':>10}{'requests':>10}"]
+    lines = [f"{'web':<16}{'limits, s':<16}{'lease-s a URL':>14}{'loaded':>10}{'requests':>10}"]
     lines += [
         f"{row.web:<16}{row.rule:<16}{row.seconds_a_url:>14.3f}{row.efficiency:>10.3%}{row.requests_a_url:>10.3f}"
         for row in rows

@@ -74,18 +74,18 @@ STATUS_WORDS = {
 STATUS_OF_ERROR = {
     "CannotResolveHostError": -1,
     "DownloadConnectionRefusedError": -2,
-    "ConnectTimeout": -3,
+    "ConnectTimeoutError": -3,
     "DownloadTimeoutError": -4,
-    "HeadTimeout": -4,
-    "BodyTimeout": -5,
-    "ConnectionLost": -6,
+    "HeadTimeoutError": -4,
+    "BodyTimeoutError": -5,
+    "ConnectionLostError": -6,
     "TlsError": -7,
     "ResponseDataLossError": -8,
-    "RobotsDenied": -9,
-    "AddressRefused": -10,
-    "TooLarge": -11,
-    "HeaderLimitExceeded": -11,
-    "MalformedAnswer": -12,
+    "RobotsDeniedError": -9,
+    "AddressRefusedError": -10,
+    "TooLargeError": -11,
+    "HeaderLimitError": -11,
+    "MalformedResponseError": -12,
     "IgnoreRequest": -14,
 }
 
@@ -162,7 +162,7 @@ class Page(_Record, tag="page", tag_field="kind"):
         return self.site + (self.asked_as or self.path)
 
 
-class Asked(_Record, tag="asked", tag_field="kind"):
+class RecheckResult(_Record, tag="asked", tag_field="kind"):
     """A page that is known was asked again, and what it answered; where its body came a `Page` says so instead."""
 
     site: str
@@ -223,7 +223,7 @@ class SiteOpened(_Record, tag="opened", tag_field="kind"):
     pending: int = 0
 
 
-class SiteOrder(_Record, tag="order", tag_field="kind"):
+class OperatorCommand(_Record, tag="order", tag_field="kind"):
     """What the operator wants of a site. Written where the queue takes the order, so that a lost queue gets it back."""
 
     site: str
@@ -289,7 +289,7 @@ class Health(_Record, tag="health", tag_field="kind"):
     error: str = ""  # one line, for people
 
 
-class RunMoment(_Record, tag="run", tag_field="kind"):
+class RunEvent(_Record, tag="run", tag_field="kind"):
     """An agent's start or end."""
 
     spider: str
@@ -299,7 +299,18 @@ class RunMoment(_Record, tag="run", tag_field="kind"):
     scheduler: str = ""
 
 
-Record = Page | Asked | SiteFound | SiteEnded | SiteOrder | RunMoment | Check | Visit | Health | SiteOpened
+Record = (
+    Page
+    | RecheckResult
+    | SiteFound
+    | SiteEnded
+    | OperatorCommand
+    | RunEvent
+    | Check
+    | Visit
+    | Health
+    | SiteOpened
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)

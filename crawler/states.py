@@ -62,18 +62,18 @@ _GONE: Final = frozenset({404, 410})
 _LATER: Final = frozenset({408, 425, 429})
 
 
-class IllegalTransition(ValueError):  # noqa: N818 - it says what was asked for
+class IllegalTransitionError(ValueError):
     """The event cannot meet a page in that state: somebody was there first, or the record is not to be believed."""
 
 
 def after(state: PageState | None, event: Event, *, has_body: bool = True) -> PageState:
-    """The state that an event leads to; IllegalTransition where there is none.
+    """The state that an event leads to; IllegalTransitionError where there is none.
 
     `has_body`: whether the page was ever loaded. None as the state: nobody knew the page.
     """
     following = NEXT.get((state, event))
     if following is None:
-        raise IllegalTransition(f"{event} meets a page that is {state}")
+        raise IllegalTransitionError(f"{event} meets a page that is {state}")
     return _INIT if event == "answers" and not has_body else following
 
 

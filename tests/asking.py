@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from crawler.agent.requests import Errand
+from crawler.agent.requests import RequestContext
 from crawler.fetch.context import KEY
 
 if TYPE_CHECKING:
-    from crawler.agent.site_lease import Slot
+    pass
 
 
 def asking(may_send: Callable[[], bool]) -> dict[str, Any]:
     """The meta of a request whose handler asks `may_send` at the last moment."""
-    return {KEY: Errand(may_send, slot=cast("Slot", None))}
+    return {KEY: RequestContext(may_send, lease=cast("Any", None))}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from crawler.agent.site_lease import Slot
+    from crawler.agent.site_lease import SiteLease
 
 logger = logging.getLogger("faults")
 
@@ -154,7 +154,7 @@ class HopHeldBack(Fault):
         whole = Agent.may_send
         struck: set[str] = set()
 
-        def may_send(self: Agent, slot: Slot) -> bool:
+        def may_send(self: Agent, slot: SiteLease) -> bool:
             if slot.robots_hops and slot.site not in struck:
                 struck.add(slot.site)
                 logger.warning("held back: robots.txt of %s", slot.site)

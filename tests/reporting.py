@@ -11,7 +11,7 @@ from itertools import count, islice
 import numpy as np
 from sqlalchemy import Engine
 
-from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, Visit, hash64, pack_links
+from crawler.records import Page, Record, RunEvent, SiteEnded, SiteFound, Visit, hash64, pack_links
 from crawler.store.database import migrate, transaction
 from crawler.store.ranks import Ranked, replace
 from crawler.store.write import Stored, store
@@ -40,7 +40,7 @@ def site_name(number: int) -> str:
 def crawl(sites: int, pages_each: int, at_once: int = 1) -> Iterator[Record]:
     """All records of such a crawl, in order: two agents with a policy of their own each, so many sites in hand."""
     for agent, scheduler in (("a-1", "regret"), ("a-2", "hybrid")):
-        yield RunMoment(agent=agent, run="r", spider="site", scheduler=scheduler, started_at=BEGIN_MS)
+        yield RunEvent(agent=agent, run="r", spider="site", scheduler=scheduler, started_at=BEGIN_MS)
     seq = count(1)
     for first in range(0, sites, at_once):
         numbers = range(first, min(first + at_once, sites))

@@ -52,7 +52,7 @@ RESET = Reply(0)
 Route = Reply | Callable[[int], Reply]
 
 
-class Asked(NamedTuple):
+class RecheckResult(NamedTuple):
     """One request."""
 
     at: float  # on the machine's monotonic clock
@@ -70,7 +70,7 @@ class SmallSite:
         self.host = host
         self._tls = tls
         self.routes = dict(routes)
-        self.log: list[Asked] = []
+        self.log: list[RecheckResult] = []
         self.most = 0  # requests under way at one moment
         self._under_way = 0
 
@@ -117,7 +117,7 @@ class SmallSite:
             first, *lines = (await exchange.request()).decode("latin-1").split("\r\n")
             method, path = first.split()[:2]
             fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-            self.log.append(Asked(time.monotonic(), path, fields, method))
+            self.log.append(RecheckResult(time.monotonic(), path, fields, method))
             self._under_way += 1
             self.most = max(self.most, self._under_way)
             try:

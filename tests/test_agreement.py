@@ -39,7 +39,7 @@ from crawler.records import (
 )
 from crawler.store.database import transaction
 from crawler.store.tables import pages, sites
-from crawler.store.write import Letter, Stored, bury, store
+from crawler.store.write import DeadLetter, Stored, bury, store
 from crawler.urls.scope import Scope
 from tests.conftest import OpenTables
 from tests.crawling import Place, fetched, wait_for_hits
@@ -262,7 +262,7 @@ def test_what_is_on_its_way_counts(world: World) -> None:
     assert world.accounts(whole=True)[A].places == {"in_stream": 6, "stored": 3}
     entries = world.queue.raw.xrange(BASE + "results")
     with transaction(world.engine) as db:
-        bury(db, [Letter(entries[5][0].decode(), "it does not fit", entries[5][1])])
+        bury(db, [DeadLetter(entries[5][0].decode(), "it does not fit", entries[5][1])])
     world.queue.raw.xdel(BASE + "results", entries[5][0])
     assert world.wrong() == {}
     assert world.accounts(whole=True)[A].places == {"in_stream": 5, "stored": 3, "refused": 1}

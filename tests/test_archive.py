@@ -333,7 +333,7 @@ def test_a_file_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     made = writer(tmp_path)
     place = made.add(exchange("/1", b"one"), "text/html", 200, None)
     with Library(tmp_path) as library:
-        with pytest.raises(reader.NotThere):
+        with pytest.raises(reader.CaptureNotFoundError):
             library.read(place.file, place.offset)
         made.flush()
         assert library.read(place.file, place.offset).body == b"one"
@@ -559,13 +559,13 @@ def test_damage_costs_what_stands_in_it_alone(tmp_path: Path) -> None:
     assert isinstance(damage, Damage)
     assert damage.offset == places[1].offset
     with Library(tmp_path) as library:
-        with pytest.raises(reader.Damaged, match="no whole member"):
+        with pytest.raises(reader.DamagedCaptureError, match="no whole member"):
             library.read(places[1].file, places[1].offset)
-        with pytest.raises(reader.Damaged, match="another record"):
+        with pytest.raises(reader.DamagedCaptureError, match="another record"):
             library.read(places[0].file, 0)
-        with pytest.raises(reader.NotThere, match="ends at"):
+        with pytest.raises(reader.CaptureNotFoundError, match="ends at"):
             library.read(places[0].file, len(data))
-        with pytest.raises(reader.NotThere, match="no file nowhere"):
+        with pytest.raises(reader.CaptureNotFoundError, match="no file nowhere"):
             library.read("nowhere", 0)
 
 
@@ -576,7 +576,7 @@ def test_a_body_that_is_another_is_told(tmp_path: Path) -> None:
     made.close()
     with Library(tmp_path) as library:
         capture = library.read(place.file, place.offset)
-        with pytest.raises(reader.Damaged, match="SHA-256"):
+        with pytest.raises(reader.DamagedCaptureError, match="SHA-256"):
             library.body(capture)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import brotli
 import pytest
 
-from crawler.queue.batches import AskedPage
+from crawler.queue.batches import BatchPage
 from tests.crawling import Place
 from tests.raw_server import page
 from tests.servers import RunningServer
@@ -117,7 +117,7 @@ def test_recheck_reads_them_too(tmp_path: Path) -> None:
     with SmallSite(routes) as web, Place(tmp_path) as place:
         place.crawl([web.root]).succeeded()
         web.routes |= packed_pages()
-        give(place, web.site, "recheck", *(AskedPage(path, "visited") for path in ODD))
+        give(place, web.site, "recheck", *(BatchPage(path, "visited") for path in ODD))
         place.crawl([], spider="recheck").succeeded()
         rows = place.rows("select url, title from pages where url not like '%/' and url not like '%/inner'")
         assert {url.removeprefix(web.site): title for url, title in rows} == {

@@ -14,7 +14,7 @@ from crawler.agent import politeness
 from tests.crawling import Place
 from tests.raw_server import Exchange
 from tests.servers import eventually
-from tests.small_site import Asked, Reply, SmallSite, links, moved, text
+from tests.small_site import RecheckResult, Reply, SmallSite, links, moved, text
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -81,7 +81,7 @@ class EndlessRobots(SmallSite):
     """A site whose robots.txt begins and never ends; of its pages nobody may ask."""
 
     async def _serve(self, exchange: Exchange) -> None:
-        self.log.append(Asked(time.monotonic(), (await exchange.request()).decode().split()[1], {}))
+        self.log.append(RecheckResult(time.monotonic(), (await exchange.request()).decode().split()[1], {}))
         await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nUser-agent: *\n")
         while True:
             await asyncio.sleep(0.05)

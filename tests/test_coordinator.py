@@ -34,7 +34,7 @@ from crawler.coordinator.coordinator import (
     Coordinator,
 )
 from crawler.queue.results import GROUP, Mark, ResultsStream, alive_key, heartbeat_key, results_key
-from crawler.records import Page, Record, RunMoment, SiteEnded, SiteFound, encode, pack_links
+from crawler.records import Page, Record, RunEvent, SiteEnded, SiteFound, encode, pack_links
 from crawler.store.database import DatabaseError, migrate, open_database
 from crawler.store.tables import dead_letters, fetches, pages, runs, sites
 from tests import warm
@@ -180,7 +180,7 @@ def test_entries_that_come_twice_are_stored_once(
     url = make_database(kind)
     moments: list[Record] = [
         SiteFound(site=SITE, found_at=1),
-        RunMoment(agent="h-1", run="r", spider="site", started_at=1),
+        RunEvent(agent="h-1", run="r", spider="site", started_at=1),
         SiteEnded(site=SITE, ended_at=9, finished=True, published=700, known=700),
     ]
     publish(valkey.client, *(a_page(n) for n in range(700)), *moments, times=2)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.agent.leasing import Division
+from crawler.agent.leasing import SlotAllocation
 from crawler.options import OptionError
 from crawler.records import Work
 
 WORKS: tuple[Work, ...] = ("recheck", "revive", "site")
 
 
-def division(slots: int, fixed: dict[Work, int] | None = None, *, waits: bool = True) -> Division:
-    made = Division(slots, WORKS, fixed or {})
+def division(slots: int, fixed: dict[Work, int] | None = None, *, waits: bool = True) -> SlotAllocation:
+    made = SlotAllocation(slots, WORKS, fixed or {})
     made.loading_waits = waits
     return made
 
@@ -52,7 +52,7 @@ def test_what_a_setting_gives_is_that_works_alone() -> None:
     ],
 )
 def test_slots_that_are_enough(slots: int, works: tuple[Work, ...], fixed: dict[Work, int]) -> None:
-    made = Division(slots, works, fixed)
+    made = SlotAllocation(slots, works, fixed)
     assert all(made.room(work, {}) > 0 for work in works)
 
 
@@ -70,9 +70,9 @@ def test_slots_that_are_too_few(
     slots: int, works: tuple[Work, ...], fixed: dict[Work, int], wanted: int
 ) -> None:
     with pytest.raises(OptionError) as caught:
-        Division(slots, works, fixed)
+        SlotAllocation(slots, works, fixed)
     said = str(caught.value)
     assert said.startswith(
         f"WORK_SLOTS is {fixed!r} and SITE_SLOTS is {slots}; expected SITE_SLOTS of {wanted} or more"
     )
-    Division(wanted, works, fixed)
+    SlotAllocation(wanted, works, fixed)

@@ -38,7 +38,7 @@ from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 from crawler import options
-from crawler.agent.requests import Errand
+from crawler.agent.requests import RequestContext
 from crawler.agent.scrapy_parts import ForeignHandlers
 from crawler.fetch import errors
 from crawler.fetch.context import KEY
@@ -64,7 +64,7 @@ from tests.raw_server import (
 )
 
 if TYPE_CHECKING:
-    from crawler.agent.site_lease import Slot
+    pass
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 SHORT = {"CONNECT_TIMEOUT_SECONDS": 0.6, "HEAD_TIMEOUT_SECONDS": 0.6, "BODY_TIMEOUT_SECONDS": 0.6}
@@ -271,7 +271,7 @@ async def test_redirects_are_not_followed() -> None:
         response = await handler.download_request(Request(server.url))
         assert response.status == 302
         refused = await failure(handler, Request(response.headers[b"Location"].decode()))
-        assert isinstance(refused, errors.AddressRefused)
+        assert isinstance(refused, errors.AddressRefusedError)
 
 
 @in_loop
@@ -395,7 +395,7 @@ async def test_three_layers_are_refused(fields: tuple[bytes, ...]) -> None:
     reply = page(wire, *(b"Content-Encoding: " + one for one in fields))
     async with RawServer(answer(reply)) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url))
-    assert isinstance(error, errors.MalformedAnswer)
+    assert isinstance(error, errors.MalformedResponseError)
     assert "at most 2 layers" in str(error)
 
 
@@ -420,7 +420,7 @@ BROTLI_BOMB = brotli.compress(bytes(30_000_000), quality=1)
 async def test_bodies_above_the_limit(serve: Serve) -> None:
     async with RawServer(serve) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url))
-    assert isinstance(error, errors.TooLarge)
+    assert isinstance(error, errors.TooLargeError)
     assert "at most 100000 bytes (DOWNLOAD_MAXSIZE)" in str(error)
     assert server.url in str(error)
 
@@ -429,7 +429,7 @@ async def test_bodies_above_the_limit(serve: Serve) -> None:
 async def test_a_request_has_its_own_sizes(caplog: pytest.LogCaptureFixture) -> None:
     async with RawServer(answer(page(bytes(5000)))) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url, meta={"download_maxsize": 4999}))
-        assert isinstance(error, errors.TooLarge)
+        assert isinstance(error, errors.TooLargeError)
         assert "download_maxsize" in str(error)
         big = Request(server.url, meta={"download_maxsize": 0, "download_warnsize": 4999})
         assert len((await handler.download_request(big)).body) == 5000
@@ -438,7 +438,7 @@ async def test_a_request_has_its_own_sizes(caplog: pytest.LogCaptureFixture) -> 
 
 def robots_request(url: str) -> Request:
     """A request for robots.txt, as the agent makes it for a slot; the handler has no use for the slot."""
-    return Request(url, meta={KEY: Errand(lambda: True, slot=cast("Slot", None))})
+    return Request(url, meta={KEY: RequestContext(lambda: True, lease=cast("Any", None))})
 
 
 @pytest.mark.parametrize(
@@ -462,7 +462,7 @@ async def test_a_robots_txt_is_cut_off(serve: Serve, most: int) -> None:
         assert most < len(response.body) < most + 200_000
         assert response.body.strip(b"\0") == b""
         # The pooled handle forgets it.
-        assert isinstance(await failure(handler, Request(server.url)), errors.TooLarge)
+        assert isinstance(await failure(handler, Request(server.url)), errors.TooLargeError)
 
 
 @pytest.mark.parametrize("size", [0, 4999, 5000])
@@ -494,7 +494,7 @@ async def test_a_robots_txt_of_the_size_that_is_read_is_whole(size: int) -> None
 async def test_heads_above_the_limits(serve: Serve) -> None:
     async with RawServer(serve) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url))
-    assert isinstance(error, errors.HeaderLimitExceeded)
+    assert isinstance(error, errors.HeaderLimitError)
     assert server.url in str(error)
 
 
@@ -523,7 +523,7 @@ async def test_heads_at_the_limits_pass() -> None:
 async def test_malformed_answers(reply: bytes) -> None:
     async with RawServer(answer(reply)) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url))
-    assert isinstance(error, errors.MalformedAnswer)
+    assert isinstance(error, errors.MalformedResponseError)
     assert errors.status_code_of(error) == -12
 
 
@@ -533,12 +533,15 @@ async def test_malformed_answers(reply: bytes) -> None:
 @pytest.mark.parametrize(
     ("serve", "kind"),
     [
-        (stay_silent_after(), errors.HeadTimeout),
-        (repeat_after(HEAD, b"A: 1\r\n", 0.05), errors.HeadTimeout),
-        (repeat_after(HEAD + b"X: ", b"y", 0.05), errors.HeadTimeout),
-        (stay_silent_after(HEAD + b"Content-Length: 9\r\n\r\n"), errors.BodyTimeout),
-        (repeat_after(HEAD + b"Content-Length: 999\r\n\r\n", b"y", 0.05), errors.BodyTimeout),
-        (repeat_after(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 9999, 0.01), errors.BodyTimeout),
+        (stay_silent_after(), errors.HeadTimeoutError),
+        (repeat_after(HEAD, b"A: 1\r\n", 0.05), errors.HeadTimeoutError),
+        (repeat_after(HEAD + b"X: ", b"y", 0.05), errors.HeadTimeoutError),
+        (stay_silent_after(HEAD + b"Content-Length: 9\r\n\r\n"), errors.BodyTimeoutError),
+        (repeat_after(HEAD + b"Content-Length: 999\r\n\r\n", b"y", 0.05), errors.BodyTimeoutError),
+        (
+            repeat_after(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 9999, 0.01),
+            errors.BodyTimeoutError,
+        ),
     ],
     ids=["silent head", "head drip", "line drip", "silent body", "body drip", "endless chunk extension"],
 )
@@ -554,7 +557,7 @@ async def test_stages_that_are_late(serve: Serve, kind: type[Exception]) -> None
         times = request.meta["stage_times"]
         assert times["connect_s"] > 0
         assert times["body_s"] is None
-        assert (times["head_s"] is None) == (kind is errors.HeadTimeout)
+        assert (times["head_s"] is None) == (kind is errors.HeadTimeoutError)
 
 
 async def _listen_only(exchange: Exchange) -> None:
@@ -566,7 +569,7 @@ async def test_a_server_that_never_speaks_tls_is_no_connection() -> None:
     async with RawServer(_listen_only) as server, handler_with(**SHORT) as handler:
         started, request = time.monotonic(), Request(f"https://localhost:{server.port}/")
         error = await failure(handler, request)
-        assert type(error) is errors.ConnectTimeout
+        assert type(error) is errors.ConnectTimeoutError
         assert time.monotonic() - started >= 0.5
         assert "(CONNECT_TIMEOUT_SECONDS)" in str(error)
         assert request.meta["stage_times"]["connect_s"] is None
@@ -576,7 +579,7 @@ async def test_a_server_that_never_speaks_tls_is_no_connection() -> None:
 async def test_a_request_caps_each_stage() -> None:
     async with RawServer(stay_silent_after()) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url, meta={"download_timeout": 0.3}))
-        assert isinstance(error, errors.HeadTimeout)
+        assert isinstance(error, errors.HeadTimeoutError)
         assert "within 0.3 s (download_timeout)" in str(error)
         longer = {"download_timeout": 180}
         assert wire_of(handler.crawler).limits.narrowed(longer).head.seconds == base.HEAD_TIMEOUT_SECONDS
@@ -586,7 +589,7 @@ async def test_a_request_caps_each_stage() -> None:
 async def test_scrapys_one_limit_caps_each_stage() -> None:
     async with RawServer(stay_silent_after()) as server, handler_with(DOWNLOAD_TIMEOUT=0.3) as handler:
         error = await failure(handler, Request(server.url))
-        assert isinstance(error, errors.HeadTimeout)
+        assert isinstance(error, errors.HeadTimeoutError)
         assert "within 0.3 s (DOWNLOAD_TIMEOUT)" in str(error)
 
 
@@ -643,7 +646,7 @@ async def test_nobody_listens() -> None:
 async def test_lost_before_the_head(serve: Serve) -> None:
     async with RawServer(serve) as server, handler_with() as handler:
         error = await failure(handler, Request(server.url))
-    assert isinstance(error, errors.ConnectionLost)
+    assert isinstance(error, errors.ConnectionLostError)
     assert errors.status_code_of(error) == -6
 
 
@@ -705,7 +708,7 @@ async def test_lost_in_the_body(serve: Serve, caplog: pytest.LogCaptureFixture) 
 async def test_private_hosts_are_refused_for_good(host: str) -> None:
     async with handler_with() as handler:
         error = await failure(handler, Request(f"http://{host}/"))
-    assert isinstance(error, errors.AddressRefused)
+    assert isinstance(error, errors.AddressRefusedError)
     assert isinstance(error, IgnoreRequest)
     assert not isinstance(error, DownloadFailedError)
     assert "ALLOW_PRIVATE_ADDRESSES" in str(error)
@@ -721,7 +724,7 @@ async def test_names_are_judged_by_their_addresses() -> None:
     ):
         wire_of(handler.crawler).names = Names(2.0, [where])
         error = await failure(handler, Request("http://inside.example/"))
-        assert isinstance(error, errors.AddressRefused)
+        assert isinstance(error, errors.AddressRefusedError)
         assert "10.9.8.7 is private" in str(error)
         response = await handler.download_request(Request(f"http://both.example:{server.port}/"))
         assert str(response.ip_address) == "127.0.0.1"
@@ -740,7 +743,7 @@ async def test_the_guard_stands_at_the_socket_too() -> None:
         transfer.begin(Attempt(request, wire.limits, "127.0.0.1", 1.0))
         code, _ = await wire.run(transfer)
         assert code
-        assert isinstance(transfer.fault, errors.AddressRefused)
+        assert isinstance(transfer.fault, errors.AddressRefusedError)
         assert server.peers == []
         wire.put(transfer)
 
@@ -754,7 +757,7 @@ async def test_the_guard_is_asked_again_for_a_kept_connection() -> None:
         transfer = wire.take()
         transfer.begin(Attempt(Request(server.url), wire.limits, "127.0.0.1", 1.0))
         await wire.run(transfer)
-        assert isinstance(transfer.fault, errors.AddressRefused)
+        assert isinstance(transfer.fault, errors.AddressRefusedError)
         assert len(server.requests) == 1
         wire.put(transfer)
 
@@ -805,7 +808,7 @@ async def test_every_address_has_a_share_of_time(monkeypatch: pytest.MonkeyPatch
         wire_of(handler.crawler).names = Names(2.0, [where])
         async with RawServer(_listen_only, host="0.0.0.0") as server:
             error = await failure(handler, Request(f"https://many.example:{server.port}/"))
-            assert isinstance(error, errors.ConnectTimeout)
+            assert isinstance(error, errors.ConnectTimeoutError)
             assert len(server.peers) == 8
 
 
@@ -816,7 +819,7 @@ async def test_addresses_share_the_connect_limit() -> None:
         wire_of(handler.crawler).names = Names(2.0, [where])
         async with RawServer(_listen_only, host="0.0.0.0") as server:
             error = await failure(handler, Request(f"https://two.example:{server.port}/"))
-            assert isinstance(error, errors.ConnectTimeout)
+            assert isinstance(error, errors.ConnectTimeoutError)
             assert len(server.peers) == 2
 
 
@@ -990,7 +993,7 @@ async def test_a_proxy_is_asked_for_the_whole_url() -> None:
         assert first.startswith(b"GET http://127.0.0.9:81/%2fa HTTP/1.1\r\nHost: 127.0.0.9:81\r\n")
         assert first.count(b"Proxy-Authorization: Basic eA==\r\n") == 1
         refused = await failure(handler, Request("http://10.1.2.3/", meta=meta))
-        assert isinstance(refused, errors.AddressRefused)
+        assert isinstance(refused, errors.AddressRefusedError)
         assert len(proxy.requests) == 1
         # The pooled handle forgets the proxy.
         direct = await handler.download_request(Request(proxy.url))
@@ -1021,7 +1024,7 @@ async def test_a_proxy_that_wants_a_login_is_no_answer_of_the_site(scheme: str) 
     async with RawServer(answer(refusal)) as proxy, handler_with() as handler:
         meta = {"proxy": f"http://me:secret@127.0.0.1:{proxy.port}"}
         error = await failure(handler, Request(f"{scheme}://127.0.0.9:81/", meta=meta))
-        assert isinstance(error, errors.ProxyRefused)
+        assert isinstance(error, errors.ProxyRefusedError)
         assert str(error).startswith(
             f"the proxy http://127.0.0.1:{proxy.port} answered 407; expected its user"
         )
@@ -1076,7 +1079,7 @@ async def foreign_with(**settings: Any) -> AsyncIterator[ForeignHandlers]:
 async def test_a_private_address_is_refused_before_anothers_handler_is_asked(meta: dict[str, Any]) -> None:
     """Also where a proxy would reach it: our own handler refuses that as well."""
     async with foreign_with() as middleware:
-        with pytest.raises(errors.AddressRefused):
+        with pytest.raises(errors.AddressRefusedError):
             await middleware.process_request(Request("http://10.1.2.3/", meta=meta))
 
 
@@ -1113,18 +1116,18 @@ def test_a_wire_that_nobody_uses_any_more_is_let_go() -> None:
     [
         (CannotResolveHostError(), -1),
         (DownloadConnectionRefusedError(), -2),
-        (errors.ConnectTimeout(), -3),
-        (errors.HeadTimeout(), -4),
+        (errors.ConnectTimeoutError(), -3),
+        (errors.HeadTimeoutError(), -4),
         (DownloadTimeoutError(), -4),
-        (errors.BodyTimeout(), -5),
-        (errors.ConnectionLost(), -6),
+        (errors.BodyTimeoutError(), -5),
+        (errors.ConnectionLostError(), -6),
         (errors.TlsError(), -7),
         (ResponseDataLossError(), -8),
-        (errors.RobotsDenied(), -9),
-        (errors.AddressRefused(), -10),
-        (errors.TooLarge(), -11),
-        (errors.HeaderLimitExceeded(), -11),
-        (errors.MalformedAnswer(), -12),
+        (errors.RobotsDeniedError(), -9),
+        (errors.AddressRefusedError(), -10),
+        (errors.TooLargeError(), -11),
+        (errors.HeaderLimitError(), -11),
+        (errors.MalformedResponseError(), -12),
         (DownloadFailedError(), -13),
         (DownloadCancelledError(), -13),
         (UnsupportedURLSchemeError(), -13),
@@ -1184,7 +1187,7 @@ async def test_in_a_crawl_with_and_without_a_reactor(reactor: bool) -> None:
                 await process.wait()
     assert wrong.decode() == ""
     assert sorted(out.decode().splitlines()) == [
-        "failed AddressRefused",
+        "failed AddressRefusedError",
         *(f"page /{letter} 200 uvloop" for letter in "abc"),
     ]
 

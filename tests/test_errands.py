@@ -23,13 +23,13 @@ from scrapy.exceptions import (
 from scrapy.settings import Settings
 from twisted.python.failure import Failure
 
-from crawler.agent.fetcher import Visits
+from crawler.agent.fetcher import PageFetcher
 from crawler.agent.frontier import Frontier
-from crawler.agent.overrides import PLAIN, Dress
-from crawler.agent.requests import Errand, errand_of
-from crawler.agent.site_lease import Slot
+from crawler.agent.overrides import PLAIN, SiteSession
+from crawler.agent.requests import RequestContext, request_context_of
+from crawler.agent.site_lease import SiteLease
 from crawler.fetch.context import KEY
-from crawler.fetch.errors import HeaderLimitExceeded, MalformedAnswer, worth_another_try
+from crawler.fetch.errors import HeaderLimitError, MalformedResponseError, worth_another_try
 from crawler.queue.queue import Leased
 from tests.asking import asking
 from tests.crawling import ROOT, Place, Run
@@ -391,11 +391,11 @@ def test_a_request_of_ones_own_that_is_held_back_is_sent_later(
     ("error", "passes"),
     [
         (DownloadFailedError("x"), True),
-        (MalformedAnswer("x"), True),
+        (MalformedResponseError("x"), True),
         (ValueError("a slip"), True),
         (StopDownload(), False),
         (DownloadCancelledError("above DOWNLOAD_MAXSIZE"), False),
-        (HeaderLimitExceeded("x"), False),
+        (HeaderLimitError("x"), False),
         (UnsupportedURLSchemeError("x"), False),
     ],
 )
@@ -440,17 +440,17 @@ def test_what_a_seed_or_a_link_elsewhere_has_no_room_for_is_told(crawl: Crawl, s
 
 def test_an_errand_ends_once_and_a_copy_shares_it() -> None:
     request = Request("http://127.0.0.1/", meta=asking(lambda: True))
-    errand = errand_of(request.replace(url="http://127.0.0.1/other"))
-    assert errand is not None
-    assert errand is errand_of(request)
+    context = request_context_of(request.replace(url="http://127.0.0.1/other"))
+    assert context is not None
+    assert context is request_context_of(request)
 
     class Counted:
-        site, in_flight, patience, day = "http://127.0.0.1", 0, None, None
+        site, in_flight, timeouts, day = "http://127.0.0.1", 0, None, None
 
-    errand.slot = Counted()  # type: ignore[assignment]
-    errand.begin(request)
-    assert (errand.slot.in_flight, repr(errand)) == (1, "<Errand http://127.0.0.1/>")
-    assert (errand.end(), errand.end(), errand.slot.in_flight) == (True, False, 0)
+    context.lease = Counted()  # type: ignore[assignment]
+    context.begin(request)
+    assert (context.lease.in_flight, repr(context)) == (1, "<RequestContext http://127.0.0.1/>")
+    assert (context.end(), context.end(), context.lease.in_flight) == (True, False, 0)
 
 
 def test_a_record_that_cannot_be_told_leaves_the_page_in_flight_and_the_slot_free() -> None:
@@ -463,25 +463,25 @@ def test_a_record_that_cannot_be_told_leaves_the_page_in_flight_and_the_slot_fre
         def publish(self, *_record: object) -> None:
             raise ValueError("not a word of it")
 
-        def settle(self, _slot: Slot) -> None:
+        def settle(self, _slot: SiteLease) -> None:
             self.settled += 1
 
     agent: Any = Deaf()
     crawler: Any = SimpleNamespace(settings=Settings({"REDIRECT_MAX_TIMES": 1}))
-    visits = Visits(crawler, agent, cast("Any", None))
+    visits = PageFetcher(crawler, agent, cast("Any", None))
     frontier = Frontier()
     frontier.add(["/"], 0)
     leased = Leased("http://127.0.0.1", "1", False, None)
-    slot = Slot(leased, frontier, 1, Dress(leased.site, PLAIN, "lowtide"), 0.0)
-    errand = Errand(lambda: True, slot=slot, turn=frontier.take(0.0))
+    lease = SiteLease(leased, frontier, 1, SiteSession(leased.site, PLAIN, "lowtide"), 0.0)
+    context = RequestContext(lambda: True, lease=lease, turn=frontier.take(0.0))
     failure: Any = Failure(ValueError("a slip"))
-    failure.request = Request(slot.site, meta={KEY: errand})
-    errand.begin(failure.request)
+    failure.request = Request(lease.site, meta={KEY: context})
+    context.begin(failure.request)
     with pytest.raises(ValueError, match="not a word of it"):
         visits.failed(failure)
-    assert (slot.in_flight, agent.settled) == (0, 1)
+    assert (lease.in_flight, agent.settled) == (0, 1)
     assert (frontier.in_flight, frontier.published) == (1, 0)
 
 
 def test_another_thing_under_our_key_is_the_users() -> None:
-    assert errand_of(Request("http://127.0.0.1/", meta={KEY: "high"})) is None
+    assert request_context_of(Request("http://127.0.0.1/", meta={KEY: "high"})) is None

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crawler.content.extra import DEEPEST, bounded
-from crawler.queue.batches import AskedPage
+from crawler.queue.batches import BatchPage
 from crawler.records import MOST_EXTRA_BYTES
 from crawler.store.database import open_database
 from crawler.views.figures import site_pages
@@ -62,7 +62,7 @@ def test_a_new_attribute_from_the_page_to_the_eye(tmp_path: Path) -> None:
         web.routes["/same"] = Reply(304, {"ETag": '"1"'})
         web.routes["/other"] = Reply(200, {**HTML, "ETag": '"2"'}, body.format("new") * 2)
         give(
-            place, web.site, "recheck", *(AskedPage(f"/{name}", "visited", etag='"1"') for name in names[:2])
+            place, web.site, "recheck", *(BatchPage(f"/{name}", "visited", etag='"1"') for name in names[:2])
         )
         place.crawl([], spider="recheck", PAGE_PIPELINES=PIPELINES).succeeded()
         assert [extra for _, extra, _ in place.rows(stored)[-2:]] == [

@@ -10,7 +10,7 @@ import pytest
 
 from crawler.fetch import errors
 from crawler.records import STATUS_WORDS, SiteHealth, status_in_words
-from crawler.status.health import CALM, FLAPS, Change, Course, follow, health_of, wants_another_try
+from crawler.status.health import CALM, FLAPS, Change, StatusHistory, follow, health_of, wants_another_try
 
 LIMIT = 3.0
 WORDS: tuple[SiteHealth, ...] = get_args(SiteHealth)
@@ -96,7 +96,7 @@ def test_a_status_in_words(status: int, words: str) -> None:
 
 def told(seen: list[tuple[int, SiteHealth]], half_life: float = HALF_LIFE) -> list[tuple[int, SiteHealth]]:
     """When and what, of checks at these times."""
-    course: Course | None = None
+    course: StatusHistory | None = None
     found: list[tuple[int, SiteHealth]] = []
     for at, health in seen:
         course, change = follow(course, health, at, half_life)
@@ -108,7 +108,7 @@ def told(seen: list[tuple[int, SiteHealth]], half_life: float = HALF_LIFE) -> li
 @pytest.mark.parametrize("health", WORDS)
 def test_a_site_begins_as_normal(health: SiteHealth) -> None:
     course, change = follow(None, health, 7, HALF_LIFE)
-    assert course == Course(health, 7, 7, health)
+    assert course == StatusHistory(health, 7, 7, health)
     assert change == (None if health == "normal" else Change("normal", health, 7))
 
 
@@ -164,7 +164,7 @@ def test_after_flapping_what_is_the_case_is_told_once_it_is_calm(last: SiteHealt
 
 def test_what_is_known_is_right_whether_it_is_told_or_not() -> None:
     chance = random.Random(3)
-    course: Course | None = None
+    course: StatusHistory | None = None
     last_told: SiteHealth = "normal"
     since, before = 0, None
     for at in range(0, 400 * 60_000, 60_000):

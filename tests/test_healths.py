@@ -19,7 +19,7 @@ from sqlalchemy import Engine, delete, insert, select
 from crawler.coordinator.notify import Hooks, turn_key
 from crawler.options import OptionError, Options
 from crawler.options import read as read_options
-from crawler.records import Health, Record, SiteFound, SiteHealth, SiteOrder, hash64
+from crawler.records import Health, OperatorCommand, Record, SiteFound, SiteHealth, hash64
 from crawler.reports import Crawl, status
 from crawler.store.database import transaction
 from crawler.store.tables import health, health_changes, sites
@@ -197,7 +197,7 @@ def test_two_writers_at_once_miss_no_change_and_make_none_twice(kind: str, fille
 def test_a_forgotten_sites_health_is_gone_too(kind: str, filled: OpenTables) -> None:
     engine = filled(kind)
     put(engine, check(1_000, "error"), check(1_000, "error", "https://b.example", seq=2))
-    put(engine, SiteOrder(site=SITE, ordered_at=9, order="forget"))
+    put(engine, OperatorCommand(site=SITE, ordered_at=9, order="forget"))
     assert asked(engine, health.c.site_id) == [(hash64("https://b.example"),)]
     assert asked(engine, health_changes.c.site) == [("https://b.example",)]
 

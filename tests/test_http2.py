@@ -90,7 +90,7 @@ async def http2_handler(**settings: Any) -> AsyncIterator[CurlDownloadHandler]:
         yield handler
 
 
-class Asked:
+class RecheckResult:
     """A request's `sending`: counts how often it was asked, and says `answer`."""
 
     def __init__(self, answer: bool = True) -> None:
@@ -326,7 +326,7 @@ async def test_each_stream_is_asked_for_and_timed_by_itself(tls: ssl.SSLContext)
     async with Http2Server(serve, tls) as server, http2_handler() as handler:
         await handler.download_request(Request(f"{server.url}/0-0"))
         stages = [(0.0, 0.0), (0.6, 0.0), (0.0, 0.6), (0.6, 0.6)]
-        asked = [Asked() for _ in stages]
+        asked = [RecheckResult() for _ in stages]
         requests = [
             Request(f"{server.url}/{head_s}-{body_s}", meta=asking(one))
             for (head_s, body_s), one in zip(stages, asked, strict=True)
@@ -352,14 +352,14 @@ async def test_each_stream_is_asked_for_and_timed_by_itself(tls: ssl.SSLContext)
 @in_loop
 async def test_a_stream_held_back_or_refused_sends_nothing_and_disturbs_no_other(tls: ssl.SSLContext) -> None:
     async with _with_neighbour(tls, hello) as (server, handler, neighbour):
-        held = await failure(handler, Request(server.url, meta=asking(Asked(False))))
-        assert isinstance(held, errors.NotSent)
+        held = await failure(handler, Request(server.url, meta=asking(RecheckResult(False))))
+        assert isinstance(held, errors.NotSentError)
         wire = wire_of(handler.crawler)
         wire.guard.refusal = lambda _address: "moved"  # type: ignore[method-assign]
         transfer = wire.take()
         transfer.begin(Attempt(Request(server.url), wire.limits, "127.0.0.1", 1.0))
         await wire.run(transfer)
-        assert isinstance(transfer.fault, errors.AddressRefused)
+        assert isinstance(transfer.fault, errors.AddressRefusedError)
         wire.put(transfer)
         await neighbour()
         assert [one.path for one in server.streams] == ["/first", "/neighbour"]
@@ -521,18 +521,18 @@ async def _reset_half_way(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("serve", "kind"),
     [
-        (_silent, errors.HeadTimeout),
-        (_half, errors.BodyTimeout),
-        (_drip, errors.BodyTimeout),
-        (_endless, errors.TooLarge),
-        (_bomb, errors.TooLarge),
-        (_announced, errors.TooLarge),
-        (_many_fields, errors.HeaderLimitExceeded),
-        (_large_fields, errors.HeaderLimitExceeded),
-        (_interim, errors.HeaderLimitExceeded),
-        (_odd_status, errors.MalformedAnswer),
-        (_capitals, errors.MalformedAnswer),
-        (_reset, errors.ConnectionLost),
+        (_silent, errors.HeadTimeoutError),
+        (_half, errors.BodyTimeoutError),
+        (_drip, errors.BodyTimeoutError),
+        (_endless, errors.TooLargeError),
+        (_bomb, errors.TooLargeError),
+        (_announced, errors.TooLargeError),
+        (_many_fields, errors.HeaderLimitError),
+        (_large_fields, errors.HeaderLimitError),
+        (_interim, errors.HeaderLimitError),
+        (_odd_status, errors.MalformedResponseError),
+        (_capitals, errors.MalformedResponseError),
+        (_reset, errors.ConnectionLostError),
         (_reset_half_way, ResponseDataLossError),
     ],
 )
@@ -551,7 +551,7 @@ async def test_one_stream_fails_and_its_neighbour_does_not(
 @in_loop
 async def test_a_head_that_drips_in(tls: ssl.SSLContext) -> None:
     async with Http2Server(_head_drip, tls) as server, http2_handler(HEAD_TIMEOUT_SECONDS=0.6) as handler:
-        assert type(await failure(handler, Request(server.url))) is errors.HeadTimeout
+        assert type(await failure(handler, Request(server.url))) is errors.HeadTimeoutError
 
 
 @in_loop
@@ -560,7 +560,7 @@ async def test_a_server_that_falls_silent_after_the_handshake(tls: ssl.SSLContex
         await exchange.reader.read(-1)
 
     async with RawServer(serve, tls=tls) as server, http2_handler(HEAD_TIMEOUT_SECONDS=0.6) as handler:
-        assert type(await failure(handler, Request(server.url))) is errors.HeadTimeout
+        assert type(await failure(handler, Request(server.url))) is errors.HeadTimeoutError
 
 
 @pytest.mark.parametrize("early", ["cancelled", "stopped"])
@@ -601,7 +601,7 @@ async def _abort(stream: Stream) -> None:
 LENGTH_9 = field(b"content-length", b"9")
 
 # What each fault is to the crawl: the same as it is for HTTP/1.1.
-LOST, MALFORMED, LOSS = errors.ConnectionLost, errors.MalformedAnswer, ResponseDataLossError
+LOST, MALFORMED, LOSS = errors.ConnectionLostError, errors.MalformedResponseError, ResponseDataLossError
 FAULTS = {
     "stream reset": (raw(reset(INTERNAL_ERROR)), LOST),
     "stream closed": (raw(reset(NO_ERROR)), LOST),
@@ -654,7 +654,7 @@ FAULTS = {
 async def test_faults(serve: Serve, kind: type[Exception], tls: ssl.SSLContext) -> None:
     limits = {"HEAD_TIMEOUT_SECONDS": LONG_SECONDS, "BODY_TIMEOUT_SECONDS": LONG_SECONDS}
     async with Http2Server(serve, tls) as server, http2_handler(**limits) as handler:
-        asked = Asked()
+        asked = RecheckResult()
         error = await failure(handler, Request(server.url, meta=asking(asked)))
         assert type(error) is kind
         assert server.url in str(error)
@@ -677,7 +677,7 @@ async def test_a_connection_that_fails_ends_all_its_streams(tls: ssl.SSLContext)
         waiting = [asyncio.ensure_future(failure(handler, Request(f"{server.url}/{n}"))) for n in range(5)]
         await until(lambda: len(server.streams) == 6)
         first = await failure(handler, Request(f"{server.url}/bad"))
-        assert isinstance(first, (errors.MalformedAnswer, errors.ConnectionLost))
+        assert isinstance(first, (errors.MalformedResponseError, errors.ConnectionLostError))
         ends = await asyncio.gather(*waiting)
         assert {type(one) for one in ends} == {ResponseDataLossError}
         assert len(server.connections) == 1
@@ -700,14 +700,14 @@ async def test_a_request_that_is_refused_unread_is_sent_once_more_and_no_more(
             await hello(stream)
 
     async with Http2Server(refuse_first, tls) as server, http2_handler() as handler:
-        asked = Asked()
+        asked = RecheckResult()
         response = await handler.download_request(Request(server.url, meta=asking(asked)))
         assert response.body == b"hello /"
         assert asked.times == len(server.streams) == 2
     async with Http2Server(raw(refusal), tls) as server, http2_handler() as handler:
-        asked = Asked()
+        asked = RecheckResult()
         error = await failure(handler, Request(server.url, meta=asking(asked)))
-        assert isinstance(error, errors.ConnectionLost)
+        assert isinstance(error, errors.ConnectionLostError)
         assert "sent 2 times" in str(error)
         assert asked.times == len(server.streams) == 2
 
@@ -740,7 +740,7 @@ async def test_a_server_that_wants_http_1_1_gets_it(before: list[bytes], tls: ss
 
     serve = raw(*before, reset(HTTP_1_1_REQUIRED))
     async with Http2Server(serve, tls, plain=plain) as server, http2_handler() as handler:
-        asked = Asked()
+        asked = RecheckResult()
         response = await handler.download_request(Request(server.url, meta=asking(asked)))
         assert (response.body, response.protocol) == (b"whole", "HTTP/1.1")
         assert dict(response.headers) == {b"Content-Length": [b"5"], b"X-Second": [b"1"]}
@@ -783,22 +783,22 @@ MAX_SIZE = 5_000_000
 @pytest.mark.parametrize(
     ("scene", "kind"),
     [
-        ("endless body", errors.TooLarge),
-        ("gzip bomb", errors.TooLarge),
-        ("body byte by byte", errors.TooLarge),
+        ("endless body", errors.TooLargeError),
+        ("gzip bomb", errors.TooLargeError),
+        ("body byte by byte", errors.TooLargeError),
         ("empty DATA", ResponseDataLossError),
-        ("PING", errors.MalformedAnswer),
-        ("PING, answers left", errors.MalformedAnswer),
-        ("SETTINGS", errors.MalformedAnswer),
-        ("SETTINGS, answers left", errors.MalformedAnswer),
+        ("PING", errors.MalformedResponseError),
+        ("PING, answers left", errors.MalformedResponseError),
+        ("SETTINGS", errors.MalformedResponseError),
+        ("SETTINGS, answers left", errors.MalformedResponseError),
         ("PRIORITY", ResponseDataLossError),
         ("RST_STREAM", ResponseDataLossError),
         ("unknown frames", ResponseDataLossError),
-        ("CONTINUATION", errors.MalformedAnswer),
-        ("empty CONTINUATION", errors.MalformedAnswer),
-        ("HPACK bomb", errors.HeaderLimitExceeded),
-        ("HPACK bomb of empty fields", errors.HeaderLimitExceeded),
-        ("103", errors.HeaderLimitExceeded),
+        ("CONTINUATION", errors.MalformedResponseError),
+        ("empty CONTINUATION", errors.MalformedResponseError),
+        ("HPACK bomb", errors.HeaderLimitError),
+        ("HPACK bomb of empty fields", errors.HeaderLimitError),
+        ("103", errors.HeaderLimitError),
     ],
 )
 def test_floods_that_end_at_once(scene: str, kind: type[Exception], certificate: Path) -> None:
@@ -818,14 +818,14 @@ _dearest: list[float] = []
 def _byte_by_byte(certificate: Path) -> float:
     """Processor seconds, measured once."""
     if not _dearest:
-        used = _flooded("body byte by byte", errors.TooLarge, certificate, DOWNLOAD_MAXSIZE=MAX_SIZE)
+        used = _flooded("body byte by byte", errors.TooLargeError, certificate, DOWNLOAD_MAXSIZE=MAX_SIZE)
         _dearest.append(used.cpu_s)
     return _dearest[0]
 
 
 @pytest.mark.parametrize("scene", ["WINDOW_UPDATE, connection", "WINDOW_UPDATE, stream", "DATA of padding"])
 def test_floods_that_end_when_they_are_late(scene: str, certificate: Path) -> None:
-    used = _flooded(scene, errors.BodyTimeout, certificate, BODY_TIMEOUT_SECONDS=0.5)
+    used = _flooded(scene, errors.BodyTimeoutError, certificate, BODY_TIMEOUT_SECONDS=0.5)
     assert used.memory < MAX_SIZE
 
 

@@ -14,7 +14,7 @@ from crawler.agent.frontier import Frontier, Turn
 from crawler.agent.leasing import Leasing
 from crawler.agent.publisher import Outbox
 from crawler.agent.session import Session
-from crawler.agent.site_lease import Slot
+from crawler.agent.site_lease import SiteLease
 from crawler.fetch.dns import Names
 from crawler.queue.queue import Delivery, Newcomer, Offer, Published, SiteQueue
 from tests.queue_driver import connect, queue_options
@@ -51,7 +51,7 @@ class Hand:
         self.queue = queue
         self.session = Session(queue, options, lost=lambda: None)
         self.outbox = Outbox(queue, self.session.author, 100, 100)
-        self.slots: list[Slot] = []  # as they were settled
+        self.slots: list[SiteLease] = []  # as they were settled
         self.leasing = Leasing(
             self.session,
             queue,
@@ -65,24 +65,24 @@ class Hand:
             self.slots.append,
         )
 
-    async def lease(self) -> tuple[Slot, Turn]:
+    async def lease(self) -> tuple[SiteLease, Turn]:
         """The only site, and its root as a page in flight."""
         await self.session.open("site", ("site",))
         await self.queue.discover([Newcomer(SITE, b"")], 0)
         await self.leasing.lease()
         await self.until(lambda: bool(self.slots))
-        slot = self.slots[0]
-        turn = slot.frontier.take(0.0)
+        lease = self.slots[0]
+        turn = lease.frontier.take(0.0)
         assert turn
-        slot.in_flight = 1
-        return slot, turn
+        lease.in_flight = 1
+        return lease, turn
 
-    def finish(self, slot: Slot, turn: Turn) -> None:
+    def finish(self, lease: SiteLease, turn: Turn) -> None:
         """The page's turn has ended."""
-        slot.in_flight = 0
+        lease.in_flight = 0
         page = records.Page(site=SITE, path=turn.path, fetched_at=1, outcome="stored", status=200)
-        self.outbox.add(slot, page)
-        slot.frontier.finish(turn)
+        self.outbox.add(lease, page)
+        lease.frontier.finish(turn)
 
     async def flush(self) -> None:
         self.outbox.pack()
@@ -117,11 +117,11 @@ def test_a_site_that_ends_while_its_paths_are_read_keeps_them(valkey: RunningSer
 
 async def end_while_paths_are_read(valkey: RunningServer, ending: str) -> None:
     async with hand(valkey) as agent:
-        slot, turn = await agent.lease()
+        lease, turn = await agent.lease()
 
         def end() -> None:
-            agent.finish(slot, turn)
-            agent.leasing.end(slot, "finished" if ending == "finished" else "returned")
+            agent.finish(lease, turn)
+            agent.leasing.end(lease, "finished" if ending == "finished" else "returned")
 
         agent.queue.meanwhile = end
         await agent.offer("/late")
@@ -129,9 +129,9 @@ async def end_while_paths_are_read(valkey: RunningServer, ending: str) -> None:
         while not agent.outbox.empty:
             await agent.flush()
         if ending == "finished":
-            await agent.until(lambda: slot.live)
-            assert "/late" in slot.frontier
-            assert agent.slots[-1] is slot, "it is to be fetched"
+            await agent.until(lambda: lease.live)
+            assert "/late" in lease.frontier
+            assert agent.slots[-1] is lease, "it is to be fetched"
         record = await agent.queue.record(SITE)
         assert record
         assert record.state != "finished"
@@ -148,10 +148,10 @@ def test_paths_are_not_read_while_the_server_may_have_taken_a_delivery(valkey: R
 
 async def lose_a_reply(valkey: RunningServer) -> None:
     async with hand(valkey) as agent:
-        slot, turn = await agent.lease()
+        lease, turn = await agent.lease()
         await agent.offer("/a")
         await agent.leasing.take_given()
-        agent.finish(slot, turn)
+        agent.finish(lease, turn)
         agent.queue.loses = True
         with pytest.raises(RedisConnectionError):
             await agent.flush()
@@ -159,5 +159,5 @@ async def lose_a_reply(valkey: RunningServer) -> None:
         await agent.leasing.take_given()  # as in a flush in which pages have to wait
         await agent.flush()
         await agent.leasing.take_given()
-        assert [path for path in ("/a", "/b", "/c", "/d") if path not in slot.frontier] == []
-        assert slot.paths_seen == len(await agent.queue.given(SITE, 0))
+        assert [path for path in ("/a", "/b", "/c", "/d") if path not in lease.frontier] == []
+        assert lease.paths_seen == len(await agent.queue.given(SITE, 0))

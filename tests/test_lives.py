@@ -12,8 +12,8 @@ from crawler.agent.frontier import Frontier
 from crawler.coordinator import coordinator
 from crawler.recheck.planner import PAGES_AT_A_TIME, read_asking
 from crawler.reconcile.reopening import checkpoint_from_tables
-from crawler.records import Answer, Asked, Health, Page, PageState, Record, SiteEnded, pack_lastmods
-from crawler.states import STATES, IllegalTransition, load_event
+from crawler.records import Answer, Health, Page, PageState, RecheckResult, Record, SiteEnded, pack_lastmods
+from crawler.states import STATES, IllegalTransitionError, load_event
 from crawler.store.database import transaction
 from crawler.store.tables import fetches, pages
 from crawler.store.write import Counts, Stored, store
@@ -38,10 +38,14 @@ def loaded(at: int, path: str = "/", status: int = 200, **more: Any) -> Page:
     return Page(site=SITE, path=path, fetched_at=at, status=status, **given)
 
 
-def asked(at: int, before: PageState, answer: Answer, path: str = "/", status: int = 0, **more: Any) -> Asked:
+def asked(
+    at: int, before: PageState, answer: Answer, path: str = "/", status: int = 0, **more: Any
+) -> RecheckResult:
     status = status or {"silent": 404, "delayed": 503}.get(answer, 200)
     given: dict[str, Any] = {"agent": "h", "run": "r", "seq": at, "work": "revive", **more}
-    return Asked(site=SITE, path=path, asked_at=at, before=before, answer=answer, status=status, **given)
+    return RecheckResult(
+        site=SITE, path=path, asked_at=at, before=before, answer=answer, status=status, **given
+    )
 
 
 def put(engine: Engine, *records: Record) -> Counts:
@@ -190,7 +194,7 @@ def test_any_order_any_batches_and_many_times_kill_nobody_before_three_failures(
         failures = {
             record.seq
             for record in shuffled
-            if (isinstance(record, Asked) and record.answer == "silent")
+            if (isinstance(record, RecheckResult) and record.answer == "silent")
             or (isinstance(record, Page) and record.outcome == "failed")
         }
         assert state in STATES
@@ -217,7 +221,7 @@ def _random_life(chance: random.Random, path: str) -> tuple[list[Record], tuple[
         answer: Answer = chance.choice(("silent", "silent", "answers", "changed", "unchanged", "delayed"))
         try:
             following = lived(now, answer, has_body=has_body)
-        except IllegalTransition:
+        except IllegalTransitionError:
             continue
         records.append(asked(at, now.state, answer, path))
         now = following

@@ -9,10 +9,10 @@ import pytest
 
 from crawler import records
 from crawler.agent.frontier import Frontier, Turn
-from crawler.agent.overrides import PLAIN, Dress
+from crawler.agent.overrides import PLAIN, SiteSession
 from crawler.agent.publisher import Outbox
 from crawler.agent.session import Author
-from crawler.agent.site_lease import Slot
+from crawler.agent.site_lease import SiteLease
 from crawler.queue.queue import Delivery, Newcomer, Published, SiteQueue
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer
@@ -50,22 +50,22 @@ async def next_frontier(valkey: RunningServer, ended_while_published: bool) -> F
     await queue.join(author.name, {})
     await queue.discover([Newcomer(SITE, b"")], 0)
     (leased,) = (await queue.lease(author.name, "site", 1, 0)).sites
-    slot = Slot(leased, Frontier(), 0, Dress(SITE, PLAIN, "lowtide"), least_delay=0.0)
-    slot.frontier.add(["/", "/tried"], 0)
-    first, tried = slot.frontier.take(0.0), slot.frontier.take(0.0)
+    lease = SiteLease(leased, Frontier(), 0, SiteSession(SITE, PLAIN, "lowtide"), least_delay=0.0)
+    lease.frontier.add(["/", "/tried"], 0)
+    first, tried = lease.frontier.take(0.0), lease.frontier.take(0.0)
     assert first and tried
-    slot.in_flight = 1
+    lease.in_flight = 1
 
     def end() -> None:
-        slot.in_flight = 0
-        slot.frontier.set_back(tried, 9.0)
-        slot.ending = "returned"
-        outbox.end(slot)
+        lease.in_flight = 0
+        lease.frontier.set_back(tried, 9.0)
+        lease.ending = "returned"
+        outbox.end(lease)
 
     if ended_while_published:
         queue.meanwhile = end
-    outbox.add(slot, page(first))
-    slot.frontier.finish(first)
+    outbox.add(lease, page(first))
+    lease.frontier.finish(first)
     await flush(outbox)
     if not ended_while_published:
         end()

@@ -6,7 +6,7 @@ import pytest
 from scrapy import Request
 from scrapy.http import Response
 
-from crawler.agent.overrides import LONGEST_COOKIE, MOST_COOKIES, PLAIN, Dress, Overrides
+from crawler.agent.overrides import LONGEST_COOKIE, MOST_COOKIES, PLAIN, Overrides, SiteSession
 from crawler.options import OptionError, SiteOverride
 from tests.crawling import Place, check_delay
 from tests.servers import RunningServer
@@ -115,28 +115,28 @@ def test_a_wrong_entry_ends_the_crawl_at_start(place: Place) -> None:
 
 def test_a_users_own_words_stay() -> None:
     override = SiteOverride(headers={"X-Ask": "all"}, cookies={}, proxy="http://127.0.0.1:1")
-    dress = Dress("http://a.example", override, "lowtide")
+    site_session = SiteSession("http://a.example", override, "lowtide")
     request = Request(
         "http://a.example/x",
         headers={"X-Ask": "mine"},
         cookies=[{"name": "one", "value": "1"}],
         meta={"proxy": "http://127.0.0.1:2"},
     )
-    dress.put_on(request)
+    site_session.apply(request)
     assert request.headers["X-Ask"] == b"mine"
     assert request.headers["Cookie"] == b"one=1"
     assert request.meta["proxy"] == "http://127.0.0.1:2"
 
 
 def test_cookies_stay_with_their_site() -> None:
-    dress = Dress("http://a.example", SiteOverride(cookies={"given": "1"}), "lowtide")
+    site_session = SiteSession("http://a.example", SiteOverride(cookies={"given": "1"}), "lowtide")
     asked = Request("http://a.example/login")
     lines = ["session=2; Path=/", "deep=3; Path=/deep/", "other=4; Domain=b.example"]
-    dress.take_in(Response(asked.url, headers={"Set-Cookie": lines}, request=asked))
+    site_session.take_in(Response(asked.url, headers={"Set-Cookie": lines}, request=asked))
 
     def sent(url: str) -> set[bytes]:
         request = Request(url)
-        dress.put_on(request)
+        site_session.apply(request)
         return set((request.headers.get("Cookie") or b"").split(b"; ")) - {b""}
 
     assert sent("http://a.example/") == {b"given=1", b"session=2"}
@@ -147,23 +147,25 @@ def test_cookies_stay_with_their_site() -> None:
 def test_a_site_may_set_so_many_cookies_only() -> None:
     """Held they take memory, and each answer would take longer than the one before."""
     for override in (PLAIN, SiteOverride(cookies={"given": "1"})):
-        dress = Dress("http://a.example", override, "lowtide")
+        site_session = SiteSession("http://a.example", override, "lowtide")
 
-        def answer(*lines: str, dress: Dress = dress) -> None:
+        def answer(*lines: str, site_session: SiteSession = site_session) -> None:
             asked = Request("http://a.example/")
-            dress.take_in(Response(asked.url, status=302, headers={"Set-Cookie": [*lines]}, request=asked))
+            site_session.take_in(
+                Response(asked.url, status=302, headers={"Set-Cookie": [*lines]}, request=asked)
+            )
 
         answer("first=1", f"long={'x' * LONGEST_COOKIE}")
         for number in range(10):
             answer(*(f"c{number}-{one}=x" for one in range(100)))
-        times = dress.cookies
+        times = site_session.cookies
         answer("one-more=1")
-        assert dress.cookies == times, "nothing new to send"
+        assert site_session.cookies == times, "nothing new to send"
         answer("first=2")
-        assert dress.cookies == times + 1
-        dress.wear()
+        assert site_session.cookies == times + 1
+        site_session.wear()
         request = Request("http://a.example/")
-        dress.put_on(request)
+        site_session.apply(request)
         sent = (request.headers.get("Cookie") or b"").split(b"; ")
         assert len(sent) == MOST_COOKIES
         assert b"first=2" in sent

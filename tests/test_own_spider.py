@@ -264,7 +264,7 @@ def test_own_requests_go_where_the_crawl_may(place: Place, own: dict[str, Any]) 
         assert f"{site}/private/" not in asked
         assert not any(url.startswith(farm.site(1)) for url in asked)
         refused = {item["refused"]: item["error"] for item in found if "refused" in item}
-        assert refused == {f"{site}/private/": "RobotsDenied", f"{farm.site(1)}/": "RobotsDenied"}
+        assert refused == {f"{site}/private/": "RobotsDeniedError", f"{farm.site(1)}/": "RobotsDeniedError"}
         assert "file:///etc/hostname" in run.err
         assert "ftp://127.0.0.1/x" in run.err
 

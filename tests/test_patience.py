@@ -15,7 +15,7 @@ from scrapy import Request
 from scrapy.http import Response
 
 from crawler.agent.frontier import Turn
-from crawler.agent.requests import Errand
+from crawler.agent.requests import RequestContext
 from crawler.fetch import errors
 from crawler.fetch.context import KEY
 from crawler.fetch.handler import CurlDownloadHandler
@@ -25,12 +25,12 @@ from crawler.fetch.timeouts import (
     FEW_TIMES,
     LEAST_TIMES,
     MOST_TIMES,
+    AdaptiveTimeouts,
     Crowd,
     Least,
     Limit,
     Limits,
-    Patience,
-    SitePatience,
+    SiteTimeouts,
     taken_in,
 )
 from crawler.fetch.wire import wire_of
@@ -62,9 +62,9 @@ def times(
     return {"connect_s": connect, "tls_s": 0.0, "reused": reused, "head_s": head, "body_s": body}
 
 
-def used_to(head: float, agent: Patience | None = None, many: int = FEW_TIMES) -> SitePatience:
+def used_to(head: float, agent: AdaptiveTimeouts | None = None, many: int = FEW_TIMES) -> SiteTimeouts:
     """A site whose heads took so long, again and again."""
-    site = SitePatience(agent or Patience(LEAST, 0.0, 3))
+    site = SiteTimeouts(agent or AdaptiveTimeouts(LEAST, 0.0, 3))
     for _ in range(many):
         site.take_in(times(0.0, head, head))
     return site
@@ -74,7 +74,7 @@ def used_to(head: float, agent: Patience | None = None, many: int = FEW_TIMES) -
 
 
 def test_an_unknown_site_has_the_settings_limits() -> None:
-    site = SitePatience(Patience(LEAST, 0.0, 3))
+    site = SiteTimeouts(AdaptiveTimeouts(LEAST, 0.0, 3))
     assert site.narrow(LIMITS, 1) == LIMITS
     site.take_in(times(0.01, 0.01))
     assert site.narrow(LIMITS, 1) == LIMITS, "one time is too little to go by"
@@ -82,7 +82,7 @@ def test_an_unknown_site_has_the_settings_limits() -> None:
 
 def test_a_limit_is_the_mean_and_four_deviations() -> None:
     """The sums of RFC 6298, section 2, for times of 1 and 2 s in turn."""
-    site = SitePatience(Patience(Least(0.0, 0.0, 0.0), 0.0, 3))
+    site = SiteTimeouts(AdaptiveTimeouts(Least(0.0, 0.0, 0.0), 0.0, 3))
     mean, deviation = 1.0, 0.5
     site.take_in(times(0.0, 1.0))
     for number in range(1, 20):
@@ -109,11 +109,11 @@ def test_a_late_stage_gets_twice_the_time_until_it_is_in_time() -> None:
     seen = []
     for _ in range(4):
         seen.append(site.narrow(LIMITS, 1).head.seconds)
-        site.was_late(errors.HeadTimeout("late"))
+        site.was_late(errors.HeadTimeoutError("late"))
     assert seen == [2.0, 4.0, 8.0, 10.0]
     assert site.narrow(LIMITS, 1).body.seconds == 4.0, "of that stage alone"
     for _ in range(10_000):
-        site.was_late(errors.HeadTimeout("late"))
+        site.was_late(errors.HeadTimeoutError("late"))
     assert site.narrow(LIMITS, 1).head == LIMITS.head
     site.take_in(times(0.0, 0.001))
     assert site.narrow(LIMITS, 1).head.seconds == 2.0
@@ -122,18 +122,18 @@ def test_a_late_stage_gets_twice_the_time_until_it_is_in_time() -> None:
 def test_a_page_gets_more_time_with_each_try_and_all_of_it_with_the_last() -> None:
     site = used_to(0.001)
     assert [site.narrow(LIMITS, tries).head.seconds for tries in (1, 2, 3, 4)] == [2.0, 4.0, 10.0, 10.0]
-    assert used_to(0.001, Patience(LEAST, 0.0, 1)).narrow(LIMITS, 1) == LIMITS, "one try is the last"
+    assert used_to(0.001, AdaptiveTimeouts(LEAST, 0.0, 1)).narrow(LIMITS, 1) == LIMITS, "one try is the last"
 
 
 def test_every_address_has_its_own_time() -> None:
-    site = SitePatience(Patience(LEAST, 0.0, 3))
+    site = SiteTimeouts(AdaptiveTimeouts(LEAST, 0.0, 3))
     for _ in range(FEW_TIMES):
         site.take_in(times(0.01))
     assert [site.narrow(LIMITS, 1, addresses).connect.seconds for addresses in (1, 3)] == [2.0, 6.0]
 
 
 def test_probes_have_the_settings_limits() -> None:
-    site = used_to(0.001, Patience(LEAST, 0.02, 3))
+    site = used_to(0.001, AdaptiveTimeouts(LEAST, 0.02, 3))
     probes = sum(site.narrow(LIMITS, 1) == LIMITS for _ in range(1000))
     assert probes == 20
 
@@ -141,7 +141,7 @@ def test_probes_have_the_settings_limits() -> None:
 def test_limits_do_not_fall_for_ever() -> None:
     """Times of which those above the limit are never seen: by probes and last tries a site that grows slow is known."""
     draw = random.Random(3)
-    site = used_to(0.05, Patience(Least(0.1, 0.1, 0.1), 0.02, 3))
+    site = used_to(0.05, AdaptiveTimeouts(Least(0.1, 0.1, 0.1), 0.02, 3))
     came = 0
     for _ in range(2000):
         seconds = min(draw.lognormvariate(0.7, 0.5), 10.0)  # 2 s, where it was 0.05 s
@@ -150,7 +150,7 @@ def test_limits_do_not_fall_for_ever() -> None:
                 site.take_in(times(0.0, seconds))
                 came += 1
                 break
-            site.was_late(errors.HeadTimeout("late"))
+            site.was_late(errors.HeadTimeoutError("late"))
     assert came == 2000
     assert site.narrow(LIMITS, 1).head.seconds > 3.0
 
@@ -159,11 +159,11 @@ def test_limits_do_not_fall_for_ever() -> None:
 
 
 def test_a_site_of_which_little_is_known_goes_by_the_others() -> None:
-    agent = Patience(LEAST, 0.0, 3)
+    agent = AdaptiveTimeouts(LEAST, 0.0, 3)
     for number in range(LEAST_TIMES):
-        assert SitePatience(agent).narrow(LIMITS, 1).head == LIMITS.head
+        assert SiteTimeouts(agent).narrow(LIMITS, 1).head == LIMITS.head
         used_to(3.0 if number % 10 else 5.0, agent, many=1)
-    limit = SitePatience(agent).narrow(LIMITS, 1).head
+    limit = SiteTimeouts(agent).narrow(LIMITS, 1).head
     assert limit.name == BY_OTHERS
     assert 5.0 <= limit.seconds <= 5.0 * 1.1
     assert used_to(0.001, agent).narrow(LIMITS, 1).head.seconds == 2.0, "of a known one its own times count"
@@ -171,9 +171,9 @@ def test_a_site_of_which_little_is_known_goes_by_the_others() -> None:
 
 def test_no_site_speaks_for_all() -> None:
     """Only the first times of a site: one large site would otherwise say what all others may take."""
-    agent = Patience(LEAST, 0.0, 3)
+    agent = AdaptiveTimeouts(LEAST, 0.0, 3)
     used_to(0.001, agent, many=10 * LEAST_TIMES)
-    assert SitePatience(agent).narrow(LIMITS, 1).head == LIMITS.head
+    assert SiteTimeouts(agent).narrow(LIMITS, 1).head == LIMITS.head
 
 
 def test_what_the_agent_keeps_has_an_end() -> None:
@@ -185,17 +185,17 @@ def test_what_the_agent_keeps_has_an_end() -> None:
     assert 5.0 <= crowd.enough <= 5.5, "older times count for less"
     crowd.add(1e9)
     assert sum(crowd._counts) <= MOST_TIMES
-    assert not hasattr(SitePatience(Patience(LEAST, 0.0, 3)), "__dict__")
+    assert not hasattr(SiteTimeouts(AdaptiveTimeouts(LEAST, 0.0, 3)), "__dict__")
 
 
 def test_an_error_of_another_kind_is_no_lateness() -> None:
     site = used_to(0.001)
-    for error in (errors.ConnectionLost("lost"), ValueError("x")):
+    for error in (errors.ConnectionLostError("lost"), ValueError("x")):
         with pytest.raises(type(error)), taken_in(site, times(0.0)):
             raise error
     assert site.narrow(LIMITS, 1).head.seconds == 2.0
-    with pytest.raises(errors.BodyTimeout), taken_in(None, times()):
-        raise errors.BodyTimeout("late")
+    with pytest.raises(errors.BodyTimeoutError), taken_in(None, times()):
+        raise errors.BodyTimeoutError("late")
 
 
 # --- On the wire ----------------------------------------------------------------------------------------------
@@ -203,19 +203,19 @@ def test_an_error_of_another_kind_is_no_lateness() -> None:
 TIGHT = Least(0.5, 0.5, 0.5)
 
 
-class Asked:
+class RecheckResult:
     """Pages of one site, asked for as an agent does, with a patience of its own."""
 
-    def __init__(self, handler: CurlDownloadHandler, url: str, patience: SitePatience) -> None:
+    def __init__(self, handler: CurlDownloadHandler, url: str, timeouts: SiteTimeouts) -> None:
         self.handler, self.url = handler, url
-        self.slot = SimpleNamespace(site=url, patience=patience, in_flight=0)
+        self.lease = SimpleNamespace(site=url, timeouts=timeouts, in_flight=0)
 
     def request(self, path: str = "/", tries: int = 1, *, turn: bool = True) -> Request:
-        errand = Errand(
-            lambda: True, slot=cast("Any", self.slot), turn=Turn(0, path, 0, tries, path) if turn else None
+        context = RequestContext(
+            lambda: True, lease=cast("Any", self.lease), turn=Turn(0, path, 0, tries, path) if turn else None
         )
-        request = Request(self.url + path, meta={KEY: errand})
-        errand.begin(request)
+        request = Request(self.url + path, meta={KEY: context})
+        context.begin(request)
         return request
 
     async def load(self, *what: Any, **more: Any) -> Response:
@@ -229,7 +229,9 @@ class Asked:
 
 
 @asynccontextmanager
-async def asking_of(serve: Serve, probe_share: float = 0.0, most: float = 2.0) -> AsyncIterator[Asked]:
+async def asking_of(
+    serve: Serve, probe_share: float = 0.0, most: float = 2.0
+) -> AsyncIterator[RecheckResult]:
     """A site that `serve` is, once it has answered a few quick pages."""
 
     async def first_quick(exchange: Exchange) -> None:
@@ -240,8 +242,8 @@ async def asking_of(serve: Serve, probe_share: float = 0.0, most: float = 2.0) -
 
     limits = {"HEAD_TIMEOUT_SECONDS": most, "BODY_TIMEOUT_SECONDS": most}
     async with RawServer(first_quick) as server, handler_with(**limits) as handler:
-        patience = SitePatience(Patience(TIGHT, probe_share, 3))
-        asked = Asked(handler, server.url, patience)
+        timeouts = SiteTimeouts(AdaptiveTimeouts(TIGHT, probe_share, 3))
+        asked = RecheckResult(handler, server.url, timeouts)
         for _ in range(FEW_TIMES):
             await asked.load()
         yield asked
@@ -250,9 +252,9 @@ async def asking_of(serve: Serve, probe_share: float = 0.0, most: float = 2.0) -
 @pytest.mark.parametrize(
     ("serve", "kind"),
     [
-        (stay_silent_after(), errors.HeadTimeout),
-        (repeat_after(HEAD, b"A: 1\r\n", 0.05), errors.HeadTimeout),
-        (repeat_after(HEAD + b"Content-Length: 999\r\n\r\n", b"y", 0.05), errors.BodyTimeout),
+        (stay_silent_after(), errors.HeadTimeoutError),
+        (repeat_after(HEAD, b"A: 1\r\n", 0.05), errors.HeadTimeoutError),
+        (repeat_after(HEAD + b"Content-Length: 999\r\n\r\n", b"y", 0.05), errors.BodyTimeoutError),
     ],
     ids=["silent head", "head drip", "body drip"],
 )
@@ -266,7 +268,7 @@ async def test_a_quick_site_that_hangs_is_not_waited_for(serve: Serve, kind: typ
         assert 0.5 <= seconds < 30.0
     async with asking_of(serve) as asked:
         error, seconds = await asked.fails("/slow", tries=3)
-        stage = "HEAD" if kind is errors.HeadTimeout else "BODY"
+        stage = "HEAD" if kind is errors.HeadTimeoutError else "BODY"
         assert f"within 2 s ({stage}_TIMEOUT_SECONDS)" in str(error)
         assert seconds >= 2.0
 
@@ -310,10 +312,10 @@ async def test_time_in_which_the_loop_stands_still_is_no_sites() -> None:
 async def test_a_redirect_of_robots_txt_teaches_nothing_of_the_site() -> None:
     async with RawServer(answer(page(b"x"))) as other, asking_of(answer(page(b"x"))) as asked:
         request = asked.request()
-        errand: Errand = request.meta[KEY]
-        elsewhere = Request(other.url, meta={KEY: errand})
-        errand.begin(elsewhere)
-        assert errand.patience is None
+        context: RequestContext = request.meta[KEY]
+        elsewhere = Request(other.url, meta={KEY: context})
+        context.begin(elsewhere)
+        assert context.timeouts is None
 
 
 # --- In a crawl -----------------------------------------------------------------------------------------------

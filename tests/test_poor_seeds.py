@@ -18,11 +18,11 @@ from crawler.records import (
     MOVED,
     STATUS_OF_ERROR,
     STATUS_WORDS,
+    OperatorCommand,
     Page,
     Record,
     SiteEnded,
     SiteFound,
-    SiteOrder,
 )
 from crawler.reports import seeds
 from crawler.reports.seeds import latest, text
@@ -39,7 +39,7 @@ HTML = {"Content-Type": "text/html"}
 SITE = "https://a.example"
 FAILED: dict[str, Any] = {"outcome": "failed", "status": 404}
 # Errors without a code of their own.
-SUBCLASSES = {kind.__name__: kind for kind in (errors.HeadTimeout, errors.HeaderLimitExceeded)}
+SUBCLASSES = {kind.__name__: kind for kind in (errors.HeadTimeoutError, errors.HeaderLimitError)}
 WAITS = "tries it again later, `--when-idle wait` waits"
 
 
@@ -105,7 +105,7 @@ def page(path: str = "/", site: str = SITE, **given: Any) -> Page:
             "TLS: SSL: self-signed certificate (18); its owner has to mend that; DOWNLOAD_VERIFY",
         ),
         (
-            "ConnectTimeout: https://a.example/: 10 s",
+            "ConnectTimeoutError: https://a.example/: 10 s",
             f"connect timeout; it may be down: the same command {WAITS}",
         ),
         ("robots.txt answered 429", "robots.txt answered 429; it wants fewer requests"),
@@ -137,8 +137,11 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
     ("given", "says"),
     [
         (failed(-9, "robots.txt forbids it", "denied"), "robots.txt forbids it to this crawler; its owner"),
-        (failed(-10, "AddressRefused: 10.0.0.1 is private"), "address refused: 10.0.0.1 is private; ALLOW_"),
-        (failed(-10, "AddressRefused: http://10.0.0.1/: private"), "address refused: private; ALLOW_"),
+        (
+            failed(-10, "AddressRefusedError: 10.0.0.1 is private"),
+            "address refused: 10.0.0.1 is private; ALLOW_",
+        ),
+        (failed(-10, "AddressRefusedError: http://10.0.0.1/: private"), "address refused: private; ALLOW_"),
         (failed(-1, "no answer: CannotResolveHostError: x"), "name not found; check how"),
         (failed(401), "it answered 401; it wants a login: SITE_OVERRIDES"),
         (failed(403), "it answered 403; it turns this crawler away: check that USER_AGENT"),
@@ -246,7 +249,7 @@ def test_a_seed_that_redirects_to_a_known_site_with_pages(tables: Tables) -> Non
 
 def test_a_site_that_is_stopped(tables: Tables) -> None:
     tables.seed(SITE, finished=False)
-    tables.put(SiteOrder(site=SITE, ordered_at=2, order="pause"))
+    tables.put(OperatorCommand(site=SITE, ordered_at=2, order="pause"))
     assert tables.line() == f"paused by the operator; `scrapy site resume {SITE}` lets it go on"
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, func, select
 from crawler.records import Page, hash64
 from crawler.store import ranks
 from crawler.store.database import migrate, open_database, transaction
-from crawler.store.ranks import Ranked, RankingLost, importance, replace
+from crawler.store.ranks import Ranked, RankingLostError, importance, replace
 from crawler.store.tables import rankings, site_ranks
 from crawler.store.tables import ranks as rank_rows
 from crawler.store.write import Stored, forget, store
@@ -158,7 +158,7 @@ def test_of_two_rankings_at_a_time_the_later_stays(kind: str, filled: OpenTables
             once.append(1)
             replace(engine, later)
 
-    with pytest.raises(RankingLost, match="another ranking that began later"):
+    with pytest.raises(RankingLostError, match="another ranking that began later"):
         replace(engine, ranked(seed=1), overtake)
     assert read(engine) == wanted(later)
     assert len(runs_of(engine, rank_rows) | runs_of(engine, site_ranks) | runs_of(engine, rankings)) == 1

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, event, func, select
 
 from crawler.coordinator import retention
-from crawler.coordinator.retention import LogKeeper
+from crawler.coordinator.retention import WalCheckpoints
 from crawler.records import Page, SiteFound, hash64, pack_links
 from crawler.store import queries
 from crawler.store.database import migrate, open_database, transaction
@@ -152,7 +152,7 @@ def writing(url: str) -> Iterator[threading.Event]:
         connection.execute(f"PRAGMA wal_autocheckpoint={LOG_PAGES}")
 
     stop, wrote = threading.Event(), threading.Event()
-    keeper = LogKeeper(engine, 2 * LOG_PAGES * PAGE_BYTES)
+    keeper = WalCheckpoints(engine, 2 * LOG_PAGES * PAGE_BYTES)
 
     def work() -> None:
         at = 1_000_000

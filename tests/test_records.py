@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawler import records
-from crawler.records import Page, Record, RecordError, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit
+from crawler.records import OperatorCommand, Page, Record, RecordError, RunEvent, SiteEnded, SiteFound, Visit
 
 # SQL's widest integer; nothing that we count is wider.
 _INTS = st.integers(-(2**63), 2**63 - 1)
@@ -48,7 +48,9 @@ def _any_of(kind: type[Record]) -> st.SearchStrategy[Record]:
     )
 
 
-RECORDS = st.one_of(*(_any_of(kind) for kind in (Page, SiteFound, SiteEnded, SiteOrder, RunMoment, Visit)))
+RECORDS = st.one_of(
+    *(_any_of(kind) for kind in (Page, SiteFound, SiteEnded, OperatorCommand, RunEvent, Visit))
+)
 LINKS = st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join)
 
 
@@ -105,9 +107,9 @@ def test_a_person_can_read_it() -> None:
         ),
         (
             '{"kind":"order","site":"s","ordered_at":1,"order":"budget","pages":0}',
-            SiteOrder(site="s", ordered_at=1, order="budget", pages=0),
+            OperatorCommand(site="s", ordered_at=1, order="budget", pages=0),
         ),
-        ('{"kind":"run","spider":"site","started_at":1}', RunMoment(spider="site", started_at=1)),
+        ('{"kind":"run","spider":"site","started_at":1}', RunEvent(spider="site", started_at=1)),
         ('{"kind":"visit","site":"s","hour":494000}', Visit(site="s", hour=494_000, seconds=0.0)),
         # What the first release wrote of a page, and one of this release as the first one reads it.
         (

@@ -25,9 +25,9 @@ from crawler.recheck import account as accounts
 from crawler.recheck import report as freshness
 from crawler.recheck.account import Account, Mean
 from crawler.recheck.change_model import believed
-from crawler.recheck.planner import Packer
+from crawler.recheck.planner import RecheckPlanner
 from crawler.recheck.revisits import Look, Revisits
-from crawler.records import Asked, Page, Record, hash64
+from crawler.records import Page, RecheckResult, Record, hash64
 from crawler.reports import Crawl
 from crawler.reports import freshness as report
 from crawler.store.database import transaction
@@ -82,7 +82,7 @@ class Told:
         self.visits[one] += 1
         if self.version[one] != self.taken[one]:
             return self.page(one)
-        return Asked(
+        return RecheckResult(
             site=SITE, path=f"/{one}", work="recheck", asked_at=self.ms, before="visited", answer="unchanged",
             status=304, agent="h", run="r", seq=self.next(),
         )  # fmt: skip
@@ -419,7 +419,7 @@ def test_recheck_that_is_never_to_ask_lets_go_of_what_was_due(site: Web, valkey:
         queue.add(SITE)
         queue.leave("one", queue.take_one("one"), "finished", known=MANY, done=MANY)
         queue.fall_due("recheck", {SITE: 1})
-        packer = Packer(queue.queue, given, "packer", TableLoads(given))
+        packer = RecheckPlanner(queue.queue, given, "packer", TableLoads(given))
         with closing(packer):
             while queue.due("recheck", 9):
                 queue.wait(packer.look())

@@ -85,7 +85,7 @@ def test_no_answer_allows_nothing_for_now(status: int) -> None:
 
 
 def test_a_refused_address_is_left_to_the_pages_to_tell() -> None:
-    assert errors.status_code_of(errors.AddressRefused()) == ADDRESS_REFUSED
+    assert errors.status_code_of(errors.AddressRefusedError()) == ADDRESS_REFUSED
     assert rules(ADDRESS_REFUSED, b"", SITE, "lowtide", MOST) == EVERYTHING
 
 

@@ -41,7 +41,7 @@ def test_no_byte_reaches_a_private_address(place: Place, farm: Farm) -> None:
     for seed in seeds:
         outcome, status, error = rows[f"{seed}/"]
         assert (outcome, status) == ("failed", -10), error
-        assert "AddressRefused" in error
+        assert "AddressRefusedError" in error
 
 
 def test_only_the_allowed_networks_are_reached(place: Place, farm: Farm) -> None:

@@ -21,7 +21,7 @@ import pytest
 import redis
 
 from crawler.local import server as server_module
-from crawler.local.server import CoordinatorRuns, Server, ServerError, socket_path
+from crawler.local.server import CoordinatorRunsError, Server, ServerError, socket_path
 from tests.servers import start_valkey
 
 ROOT = Path(__file__).parent.parent
@@ -649,8 +649,8 @@ def test_one_coordinator_at_a_time(var: Path, make_member: Callable[[], Member])
     with server.join("coordinator") as coordinator:
         assert server.coordinator_alive()
         assert not server.agents_alive()
-        assert other.join("coordinator") == "CoordinatorRuns"
-        with pytest.raises(CoordinatorRuns, match=f"VAR_DIR={var}"):
+        assert other.join("coordinator") == "CoordinatorRunsError"
+        with pytest.raises(CoordinatorRunsError, match=f"VAR_DIR={var}"):
             server.join("coordinator")
         coordinator.leave()
         assert not server.coordinator_alive()

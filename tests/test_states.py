@@ -8,7 +8,7 @@ import pytest
 
 from crawler import states
 from crawler.records import PageState
-from crawler.states import EVENTS, NEXT, SILENT, STATES, Event, IllegalTransition, after
+from crawler.states import EVENTS, NEXT, SILENT, STATES, Event, IllegalTransitionError, after
 from tests.life import Life, lived
 
 INIT, VISITED, ONCE, TWICE, DEAD = STATES
@@ -49,7 +49,7 @@ def test_every_pair(state: PageState | None, event: Event) -> None:
     if (state, event) in ARROWS:
         assert after(state, event) == ARROWS[state, event]
     else:
-        with pytest.raises(IllegalTransition, match=f"{event} meets a page that is {state}"):
+        with pytest.raises(IllegalTransitionError, match=f"{event} meets a page that is {state}"):
             after(state, event)
 
 

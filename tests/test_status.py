@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.core.downloader import Slot
+from scrapy.core.downloader import SiteLease
 
-from crawler.agent.jobs.status import Permit
+from crawler.agent.jobs.status import RobotsCache
 from crawler.agent.observer import SiteWatch
 from crawler.agent.requests import CHECKS, TurnDownloader
-from crawler.queue.batches import AskedPage
+from crawler.queue.batches import BatchPage
 from tests.conftest import MakeDatabase
 from tests.crawling import Place, Run
 from tests.farm import Farm
@@ -300,7 +300,7 @@ def test_checks_do_not_count_as_pages_under_way() -> None:
     downloader = TurnDownloader.__new__(TurnDownloader)
     downloader.total_concurrency = 2
     page, *checks = (Request(f"https://s{n}.example/") for n in range(4))
-    downloader.slots = {CHECKS: Slot(100, 0.0, 0.0)}
+    downloader.slots = {CHECKS: SiteLease(100, 0.0, 0.0)}
     downloader.slots[CHECKS].active.update(checks)
     downloader.active = {page, *checks}
     assert not downloader.needs_backout()
@@ -352,7 +352,7 @@ def test_one_try_of_another_work_is_no_outage(tmp_path: Path) -> None:
         place.crawl([site.root], **QUICK).succeeded()
         for behave, health in (("reset", "normal"), ("short-body", "error")):
             site.behave = behave
-            give(place, site.site, "recheck", AskedPage("/", "visited"))
+            give(place, site.site, "recheck", BatchPage("/", "visited"))
             place.crawl([], spider="recheck", **QUICK).succeeded()
             assert found(place)[site.site][0] == health
 
@@ -501,15 +501,15 @@ def test_the_operators_word_holds_for_checks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "permit",
-    [Permit(1700000000.0, 0.0, "lowtide", ()), Permit(1.0, 2.5, "my-bot", ("/", "/index.php?a=1"))],
+    [RobotsCache(1700000000.0, 0.0, "lowtide", ()), RobotsCache(1.0, 2.5, "my-bot", ("/", "/index.php?a=1"))],
 )
-def test_a_permit_is_read_as_it_was_written(permit: Permit) -> None:
-    assert Permit.read(str(permit)) == permit
+def test_a_permit_is_read_as_it_was_written(permit: RobotsCache) -> None:
+    assert RobotsCache.read(str(permit)) == permit
 
 
 @pytest.mark.parametrize("kept", ["", "x", "1 2", "soon 0 bot /"])
 def test_what_is_no_permit_is_none(kept: str) -> None:
-    assert Permit.read(kept) is None
+    assert RobotsCache.read(kept) is None
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

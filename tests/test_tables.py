@@ -26,13 +26,13 @@ from sqlalchemy import Connection, Engine, Table, create_engine, inspect, make_u
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from crawler.records import (
+    OperatorCommand,
     OrderWord,
     Page,
     Record,
-    RunMoment,
+    RunEvent,
     SiteEnded,
     SiteFound,
-    SiteOrder,
     Visit,
     hash64,
     pack_links,
@@ -43,9 +43,9 @@ from crawler.store import upsert as bulk_mariadb
 from crawler.store import upsert as bulk_postgres
 from crawler.store import upsert as upserts
 from crawler.store.database import (
-    DatabaseAway,
+    DatabaseAwayError,
     DatabaseError,
-    RowRefused,
+    RowRefusedError,
     check_version,
     migrate,
     open_database,
@@ -55,7 +55,7 @@ from crawler.store.database import (
 from crawler.store.queries import summary
 from crawler.store.tables import dead_letters, fetches, metadata, pages, runs, sites, visits
 from crawler.store.upsert import Upsert
-from crawler.store.write import Counts, Letter, Stored, bury, clean, entry_number, store
+from crawler.store.write import Counts, DeadLetter, Stored, bury, clean, entry_number, store
 from tests import warm
 from tests.conftest import MakeDatabase, OpenTables
 from tests.databases import KINDS, POSTGRES
@@ -136,7 +136,7 @@ def test_a_file_is_told_as_it_is_written_and_no_password_is() -> None:
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb", "mysql"])
 def test_refused_connection_is_away_and_hides_the_password(kind: str) -> None:
     engine = open_database(f"{kind}://someone:secret@127.0.0.1:{free_port()}/x")
-    with pytest.raises(DatabaseAway) as caught:
+    with pytest.raises(DatabaseAwayError) as caught:
         migrate(engine)
     assert "someone" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -149,7 +149,7 @@ def test_database_that_does_not_exist_is_no_outage(kind: str, make_database: Mak
     engine = open_database(url.set(database="lowtide_no_such_database").render_as_string(hide_password=False))
     with pytest.raises(DatabaseError, match="lowtide_no_such_database") as caught:
         migrate(engine)
-    assert not isinstance(caught.value, DatabaseAway)
+    assert not isinstance(caught.value, DatabaseAwayError)
     engine.dispose()
 
 
@@ -159,7 +159,7 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
     engine = open_database(f"sqlite:///{path}")
     with pytest.raises(DatabaseError, match="not a database") as caught:
         migrate(engine)
-    assert not isinstance(caught.value, DatabaseAway)
+    assert not isinstance(caught.value, DatabaseAwayError)
     engine.dispose()
 
 
@@ -167,7 +167,7 @@ def test_locked_file_is_away(filled: OpenTables) -> None:
     engine = filled("sqlite")
     with engine.connect() as holder:
         holder.exec_driver_sql("BEGIN EXCLUSIVE")
-        with pytest.raises(DatabaseAway, match="locked"), transaction(engine) as connection:
+        with pytest.raises(DatabaseAwayError, match="locked"), transaction(engine) as connection:
             connection.exec_driver_sql("PRAGMA busy_timeout=20")
             store(connection, [Stored("1-0", page("/"))])
 
@@ -454,9 +454,9 @@ def a_crawl() -> list[Record]:
         ),  # an agent whose clock is late
     ]
     moments = [
-        RunMoment(agent="h-1", run="r", spider="site", started_at=1),
-        RunMoment(agent="h-1", run="r", spider="site", started_at=1, ended_at=99, reason="finished"),
-        RunMoment(agent="h-2", run="r", spider="site", started_at=2),
+        RunEvent(agent="h-1", run="r", spider="site", started_at=1),
+        RunEvent(agent="h-1", run="r", spider="site", started_at=1, ended_at=99, reason="finished"),
+        RunEvent(agent="h-2", run="r", spider="site", started_at=2),
     ]
     turns = [page(f"/{n % 7}", 100 + n, title=f"turn {n}", size=n) for n in range(20)]
     orders = [
@@ -475,8 +475,10 @@ def a_crawl() -> list[Record]:
     return [*found, *turns, *moments, *ended, *orders, *hours]
 
 
-def ordered(order: OrderWord, site: str = SITE, *, pages: int | None = None, reason: str = "") -> SiteOrder:
-    return SiteOrder(site=site, ordered_at=5, order=order, pages=pages, reason=reason)
+def ordered(
+    order: OrderWord, site: str = SITE, *, pages: int | None = None, reason: str = ""
+) -> OperatorCommand:
+    return OperatorCommand(site=site, ordered_at=5, order=order, pages=pages, reason=reason)
 
 
 @every_kind
@@ -700,7 +702,7 @@ def test_value_that_does_not_fit_is_refused_and_nothing_of_the_batch_stays(
     kind: str, filled: OpenTables
 ) -> None:
     engine = filled(kind)
-    with pytest.raises(RowRefused):
+    with pytest.raises(RowRefusedError):
         put(engine, page("/good"), page("/bad", 1_001, size=2**63))
     assert rows(engine, pages) == []
 
@@ -887,7 +889,7 @@ def test_a_connection_that_breaks_under_a_copy_is_an_outage(
         copy(connection, *given)
 
     monkeypatch.setattr(bulk_postgres, "_copy", cut_off)
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseAwayError):
         put(engine, *(page(f"/{n}", 1_000 + n) for n in range(100)))
     monkeypatch.undo()
     put(engine, *(page(f"/{n}", 1_000 + n) for n in range(100)))
@@ -929,7 +931,7 @@ def test_dead_letter_keeps_the_entry_whole_and_once(kind: str, filled: OpenTable
     fields = {b"v": b"1", b"r": b'{"kind":"\0"}', b"l": bytes(range(256)), b"\xff": b""}
     for reason in ("first\0 \ud800", "second"):
         with transaction(engine) as connection:
-            bury(connection, [Letter("5-0", reason, fields)])
+            bury(connection, [DeadLetter("5-0", reason, fields)])
     (row,) = rows(engine, dead_letters)
     kept = json.loads(row["fields"])
     assert (row["stream_id"], row["reason"]) == ("5-0", "first \ufffd")

@@ -10,11 +10,21 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from crawler.records import Check, Page, RunMoment, SiteEnded, SiteFound, SiteOrder, Visit, hash64, pack_links
+from crawler.records import (
+    Check,
+    OperatorCommand,
+    Page,
+    RunEvent,
+    SiteEnded,
+    SiteFound,
+    Visit,
+    hash64,
+    pack_links,
+)
 from crawler.store.database import migrate, open_database, transaction
 from crawler.store.ranks import Ranked, replace
 from crawler.store.tables import metadata
-from crawler.store.write import Letter, Stored, bury, store
+from crawler.store.write import DeadLetter, Stored, bury, store
 from tests.conftest import MakeDatabase
 from tests.databases import KINDS
 from tests.examples import ROOT, blocks_of
@@ -55,8 +65,8 @@ def filled(url: str) -> Engine:
     records: list[object] = [SiteFound(site=site, found_at=1) for site in sites]
     records += [SiteEnded(site=site, ended_at=9, finished=True, published=99, known=99) for site in sites]
     records += [
-        SiteOrder(site=sites[0], ordered_at=5, order="pause"),
-        RunMoment(agent="h", run="r", spider="s", started_at=1),
+        OperatorCommand(site=sites[0], ordered_at=5, order="pause"),
+        RunEvent(agent="h", run="r", spider="s", started_at=1),
     ]
     records += [Check(crawler=1, code=2, checked_at=3, status=200, digest="ab")]
     records += [Visit(agent="h", run="r", seq=999, site=sites[0], hour=494_000, pages=3, seconds=0.2)]
@@ -65,7 +75,7 @@ def filled(url: str) -> Engine:
     engine_rows = [Stored(f"{n}-0", one, pack_links(["x"])) for n, one in enumerate(records, 1)]  # type: ignore[arg-type]
     with transaction(engine) as connection:
         store(connection, engine_rows)
-        bury(connection, [Letter("9-0", "no record", {b"v": b"1"})])
+        bury(connection, [DeadLetter("9-0", "no record", {b"v": b"1"})])
     pages, known = (np.array([hash64(text) for text in texts]) for texts in ([f"{sites[0]}/"], sites))
     one = np.ones(1)
     replace(

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, func, select, update
 
 from crawler.coordinator import retention
-from crawler.coordinator.retention import DAY_SECONDS, Thinning, histories, turn_key
+from crawler.coordinator.retention import DAY_SECONDS, Retention, histories, turn_key
 from crawler.records import Check, Health, Page, Visit
 from crawler.store.database import open_database, transaction
 from crawler.store.tables import checks, fetches, health_changes, pages, visits
@@ -55,14 +55,14 @@ def left(engine: Engine) -> list[int]:
         return sorted(connection.execute(select(fetches.c.seq)).scalars())
 
 
-def thinning_of(valkey: RunningServer, name: str, fetches_days: float, **changes: float) -> Thinning:
+def thinning_of(valkey: RunningServer, name: str, fetches_days: float, **changes: float) -> Retention:
     options = queue_options(
         **{"fetches_days": fetches_days, "visits_days": 0.0, "health_days": 0.0, **changes}
     )
-    return Thinning(valkey.client, "lt", name, histories(options))
+    return Retention(valkey.client, "lt", name, histories(options))
 
 
-def steps(one: Thinning, engine: Engine, many: int = 100) -> None:
+def steps(one: Retention, engine: Engine, many: int = 100) -> None:
     for _ in range(many):
         one.step(engine, busy=False)
 

@@ -23,7 +23,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 
 from crawler.agent.scrapy_parts import ForeignHandlers
-from crawler.fetch.errors import NotSent
+from crawler.fetch.errors import NotSentError
 from tests.asking import asking
 from tests.crawling import QUICK, ROOT, Place, Run, check_delay, fetched, robots_read
 from tests.farm import Farm
@@ -788,7 +788,7 @@ async def test_a_stock_handler_is_not_asked_while_the_lease_may_be_gone() -> Non
     middleware = ForeignHandlers.from_crawler(Crawler(Spider, settings))
     try:
         held = Request("http://127.0.0.1/", meta=asking(lambda: False))
-        with pytest.raises(NotSent, match="held back"):
+        with pytest.raises(NotSentError, match="held back"):
             await middleware.process_request(held)
         sent = Request("http://127.0.0.1/", meta=asking(lambda: True))
         await middleware.process_request(sent)

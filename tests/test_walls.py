@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from crawler.queue.batches import DIGEST_BYTES, AskedPage
+from crawler.queue.batches import DIGEST_BYTES, BatchPage
 from tests.crawling import Place
 from tests.servers import eventually
 from tests.small_site import RESET, Reply, SmallSite, links, text
@@ -210,7 +210,7 @@ def test_two_agents_pass_walls_of_several_sites(tmp_path: Path) -> None:
 
 def rechecked(place: Place, wall: Wall) -> None:
     """Asks all pages whether they have changed."""
-    known = [AskedPage(path, "visited", digest=DIGESTS[path]) for path in (*PAGES, "/")]
+    known = [BatchPage(path, "visited", digest=DIGESTS[path]) for path in (*PAGES, "/")]
     give(place, wall.site, "recheck", *known)
     wall.log.clear()
     place.crawl([], spider="recheck").succeeded()

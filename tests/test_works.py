@@ -18,7 +18,7 @@ import redis.asyncio
 
 from crawler.agent.agent import PACKING_SECONDS
 from crawler.local.server import Server
-from crawler.queue.batches import DIGEST_BYTES, AskedPage, Asking, pack
+from crawler.queue.batches import DIGEST_BYTES, BatchPage, RecheckBatch, pack
 from crawler.queue.queue import SiteQueue
 from crawler.records import Work
 from tests.crawling import Place
@@ -57,12 +57,12 @@ def queue_of(place: Place) -> Iterator[Looker]:
 
 
 def give(
-    place: Place, site: str, work: Work, *pages: AskedPage, due_ms: int = 1, next_due_ms: int = 0
+    place: Place, site: str, work: Work, *pages: BatchPage, due_ms: int = 1, next_due_ms: int = 0
 ) -> None:
     """Let a work be due for a site, with these pages to ask."""
     with queue_of(place) as queue:
         assert queue.plan_work(site, work, due_ms)
-        assert queue.pack(site, work, pack(Asking(list(pages), next_due_ms)))
+        assert queue.pack(site, work, pack(RecheckBatch(list(pages), next_due_ms)))
 
 
 def asks(place: Place) -> list[tuple[str, str, int]]:
@@ -93,8 +93,8 @@ def test_revive_asks_the_silent_and_takes_in_what_was_never_loaded(tmp_path: Any
             place,
             web.site,
             "revive",
-            AskedPage("/new", silent, loaded=False),
-            AskedPage("/dead", silent, loaded=False),
+            BatchPage("/new", silent, loaded=False),
+            BatchPage("/dead", silent, loaded=False),
         )
         web.log.clear()
         run = place.crawl([], spider="revive").succeeded()
@@ -123,7 +123,7 @@ def test_a_page_that_was_loaded_before_is_asked_by_head_and_by_get_where_that_is
         place.crawl([web.root]).succeeded()
         web.routes |= {"/": Reply(200, HTML, "x"), "/a": lambda times: Reply(405 if times == 2 else 200)}
         web.log[:] = [asked for asked in web.log if asked.path == "/a"]
-        give(place, web.site, "revive", AskedPage("/", "no_response_1"), AskedPage("/a", "no_response_1"))
+        give(place, web.site, "revive", BatchPage("/", "no_response_1"), BatchPage("/a", "no_response_1"))
         place.crawl([], spider="revive").succeeded()
         assert [(asked.method, asked.path) for asked in web.log[1:] if asked.path != "/robots.txt"] == [
             ("HEAD", "/"),
@@ -148,7 +148,7 @@ def test_recheck_takes_in_what_has_changed_and_tells_the_rest(tmp_path: Any) -> 
             "/gone": Reply(410),
             "/late": Reply(500),
         }
-        pages = [AskedPage(path, "visited", etag='"1"') for path in ("/same", "/other", "/gone", "/late")]
+        pages = [BatchPage(path, "visited", etag='"1"') for path in ("/same", "/other", "/gone", "/late")]
         give(place, web.site, "recheck", *pages)
         web.log.clear()
         place.crawl([], spider="recheck").succeeded()
@@ -166,7 +166,7 @@ def test_a_body_that_is_the_same_is_no_change(tmp_path: Any) -> None:
         web.routes["/a"] = Reply(200, HTML, "<p>text")
         place.crawl([web.root]).succeeded()
         digest = sha256(b"<p>text").digest()[:DIGEST_BYTES]
-        give(place, web.site, "recheck", AskedPage("/a", "visited", digest=digest))
+        give(place, web.site, "recheck", BatchPage("/a", "visited", digest=digest))
         place.crawl([], spider="recheck").succeeded()
         assert asks(place) == [("a", "unchanged", 200)]
         assert web.pages["/a"] == 2
@@ -177,7 +177,7 @@ def test_by_head_what_has_changed_is_sent_back_to_loading(tmp_path: Any) -> None
         web.routes |= {path: Reply(200, {**HTML, "ETag": '"1"'}, "<p>one") for path in ("/a", "/b")}
         place.crawl([web.root]).succeeded()
         web.routes["/a"] = Reply(200, {**HTML, "ETag": '"2"'}, "<p>two")
-        give(place, web.site, "recheck", *(AskedPage(path, "visited", etag='"1"') for path in ("/a", "/b")))
+        give(place, web.site, "recheck", *(BatchPage(path, "visited", etag='"1"') for path in ("/a", "/b")))
         web.log.clear()
         place.crawl([], spider="recheck", RECHECK_METHOD="head").succeeded()
         assert [asked.method for asked in web.log[1:]] == ["HEAD", "HEAD"]
@@ -192,7 +192,7 @@ def test_a_site_that_does_not_answer_is_asked_once_for_all_its_pages(tmp_path: A
             web.routes["*"] = text("x")
             web.routes["/robots.txt"] = Reply(404)
             place.crawl([web.root]).succeeded()
-        give(place, web.site, "recheck", *(AskedPage(path, "visited") for path in paths))
+        give(place, web.site, "recheck", *(BatchPage(path, "visited") for path in paths))
         place.crawl([], spider="recheck").succeeded()
         assert asks(place) == [(path[1:], "silent", -2) for path in paths]
         assert {state for path, (state, _) in lives(place).items() if path != "/"} == {"no_response_1"}
@@ -203,7 +203,7 @@ def test_robots_holds_for_works_too(tmp_path: Any) -> None:
         web.routes["/a"] = links()
         place.crawl([web.root]).succeeded()
         web.routes["/robots.txt"] = text("User-agent: *\nDisallow: /a")
-        give(place, web.site, "recheck", AskedPage("/a", "visited"))
+        give(place, web.site, "recheck", BatchPage("/a", "visited"))
         web.log.clear()
         place.crawl([], spider="recheck").succeeded()
         assert web.paths == ["/robots.txt"]
@@ -216,7 +216,7 @@ def ask_a(place: Place, web: SmallSite, robots: Reply, work: Work = "recheck", *
     web.routes["/a"] = links()
     place.crawl([web.root]).succeeded()
     web.routes["/robots.txt"] = robots
-    give(place, web.site, work, AskedPage("/a", "visited"))
+    give(place, web.site, work, BatchPage("/a", "visited"))
     web.log.clear()
     place.crawl([], spider=work, **given).succeeded()
 
@@ -273,7 +273,7 @@ def test_a_page_that_answers_503_keeps_no_work_from_the_others(tmp_path: Any, wo
         place.crawl([web.root]).succeeded()
         web.routes["/a"] = Reply(503)
         state = "visited" if work == "recheck" else "no_response_1"
-        give(place, web.site, work, *(AskedPage(path, state) for path in ("/a", "/b", "/c")))
+        give(place, web.site, work, *(BatchPage(path, state) for path in ("/a", "/b", "/c")))
         web.log.clear()
         run = place.crawl([], spider=work).succeeded()
         assert web.pages == {"/a": 1, "/b": 1, "/c": 1}
@@ -284,7 +284,7 @@ def test_one_agent_does_several_works_and_ends_when_nothing_is_due(tmp_path: Any
     with SmallSite({"/": links("/a")}) as web, Place(tmp_path) as place:
         web.routes["/a"] = Reply(404)
         place.crawl([web.root]).succeeded()
-        give(place, web.site, "revive", AskedPage("/a", "no_response_1", loaded=False))
+        give(place, web.site, "revive", BatchPage("/a", "no_response_1", loaded=False))
         with SmallSite({"/": links()}, host="127.0.1.2") as other:
             place.crawl([other.root], "--with", "revive,recheck").succeeded()
             assert other.pages == {"/": 1}
@@ -297,7 +297,7 @@ def test_one_agent_does_several_works_and_ends_when_nothing_is_due(tmp_path: Any
 def test_the_queue_shows_due_times_for_every_work(tmp_path: Any) -> None:
     with SmallSite({"/": links()}) as web, Place(tmp_path) as place:
         place.crawl([web.root]).succeeded()
-        give(place, web.site, "recheck", AskedPage("/", "visited"), due_ms=4_000_000_000_000)
+        give(place, web.site, "recheck", BatchPage("/", "visited"), due_ms=4_000_000_000_000)
         shown = json.loads(place.run("queue", "show", "--json").succeeded().out)
         assert shown["due"]["recheck"] == {"sites": 1, "next_ms": 4_000_000_000_000}
         assert "due   recheck: 1 site at 2096-" in place.run("queue", "show").succeeded().out
@@ -356,7 +356,7 @@ def test_links_that_a_recheckers_parse_gives_are_loaded_by_the_next_crawl(tmp_pa
         web.routes |= {"/a": links(), "/found": links()}
         place.crawl([web.root]).succeeded()
         (tmp_path / "relinking.py").write_text(RELINK)
-        give(place, web.site, "recheck", AskedPage("/", "visited"), AskedPage("/a", "visited"))
+        give(place, web.site, "recheck", BatchPage("/", "visited"), BatchPage("/a", "visited"))
         web.log.clear()
         own = {"env": {"PYTHONPATH": str(tmp_path)}, "SPIDER_MODULES": "relinking"}
         run = place.crawl([], spider="relink", **own).succeeded()

@@ -21,7 +21,7 @@ from crawler.reconcile import agreement
 from crawler.reconcile.agreement import UNFINISHED
 from crawler.reconcile.naming import Again, naming_pages
 from crawler.reconcile.reopening import checkpoint_from_tables
-from crawler.records import SiteEnded, SiteOrder
+from crawler.records import OperatorCommand, SiteEnded
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -171,11 +171,11 @@ class Repair:
         wanted: dict[OrderWord, bool] = {"block": record.state == "blocked", "pause": record.paused}
         for word in (word for word, is_wanted in wanted.items() if is_wanted):
             await self._send(
-                SiteOrder(site=record.site, ordered_at=self._now_ms, order=word, reason=details["why"])
+                OperatorCommand(site=record.site, ordered_at=self._now_ms, order=word, reason=details["why"])
             )
         if (budget := details["budget"]) is not None:
             await self._send(
-                SiteOrder(site=record.site, ordered_at=self._now_ms, order="budget", pages=budget)
+                OperatorCommand(site=record.site, ordered_at=self._now_ms, order="budget", pages=budget)
             )
 
     async def _send(self, record: Record) -> None:

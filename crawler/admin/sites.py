@@ -128,7 +128,7 @@ async def forget_site(queue: SiteQueue, name: str, engine: Engine | None) -> tup
 def _ordered(site: str, order: records.OrderWord, *, reason: str = "", pages: int | None = None) -> bytes:
     at = time.time_ns() // 1_000_000
     return records.encode(
-        records.SiteOrder(site=site, ordered_at=at, order=order, reason=reason, pages=pages)
+        records.OperatorCommand(site=site, ordered_at=at, order=order, reason=reason, pages=pages)
     )
 
 
@@ -151,7 +151,7 @@ async def rebuild(
     options: Options,
     only: Collection[str] | None = None,
 ) -> Rebuilt:
-    """Put the tables' sites into a queue that lost them, with what the operator expected of them; `only` these, if given.
+    """Put the tables' sites into a queue that lost them, with the operator's commands; `only` these, if given.
 
     A site counts as finished only if the tables hold as many pages as its last record published; any other is
     walked again, with every page that is known of it, each at its depth. What seeds added to the `scope` comes back

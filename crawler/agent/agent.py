@@ -37,7 +37,7 @@ from crawler.agent.publisher import Outbox
 from crawler.agent.responses import LONGEST_REST_SECONDS
 from crawler.agent.seeding import Added, NoContactError, Seeding
 from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
-from crawler.agent.site_lease import Slot
+from crawler.agent.site_lease import SiteLease
 from crawler.agent.watch import Losses, StreamWatch
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
@@ -117,7 +117,7 @@ class Agent:
         self.leasing = self._make_leasing(names)
         self.checking = self._make_checking(names)
         self.leasing.elsewhere = self.checking.holds
-        self._ready: list[tuple[float, int, Slot]] = []  # heap: due, tie-break
+        self._ready: list[tuple[float, int, SiteLease]] = []  # heap: due, tie-break
         self._tie = itertools.count()
         self._last_in_hand = 0.0  # loop's time at which there was a site last; at first, of the first look
         self._seeded = False  # the queue had sites, since it was given some
@@ -373,49 +373,49 @@ class Agent:
 
     # --- pages ---
 
-    def next_slot(self) -> Slot | None:
+    def next_lease(self) -> SiteLease | None:
         """A slot that may send a request now, taken from the ready ones; None: nothing is due (or may be)."""
         now = asyncio.get_running_loop().time()
         if not self._may_fetch():
             return None
         while self._ready and self._ready[0][0] <= now:
-            due, _, slot = heapq.heappop(self._ready)
+            due, _, lease = heapq.heappop(self._ready)
             # An entry older than the slot's last word on when it is due counts for nothing; nor does a second one.
-            if slot.live and slot.has_room and due == slot.due:
-                slot.due = 0.0
-                return slot
+            if lease.live and lease.has_room and due == lease.due:
+                lease.due = 0.0
+                return lease
         return None
 
     def seconds_until_ready(self) -> float | None:
-        """When `next_slot` is worth asking again; None: not before `wake` is called."""
+        """When `next_lease` is worth asking again; None: not before `wake` is called."""
         if not self._may_fetch():
             return ASK_SECONDS
         if not self._ready:
             return None
         return max(0.0, self._ready[0][0] - asyncio.get_running_loop().time())
 
-    def settle(self, slot: Slot) -> None:
+    def settle(self, lease: SiteLease) -> None:
         """A request of this slot has ended, or was not needed: find when it is asked next, or that it is finished."""
-        if not slot.live or not slot.has_room:
-            if slot.ending is not None:
-                self.leasing.keep_distance(slot)
+        if not lease.live or not lease.has_room:
+            if lease.ending is not None:
+                self.leasing.keep_distance(lease)
                 self.outbox.due.set()
             return
         now = asyncio.get_running_loop().time()
-        due = now if slot.own_requests or slot.robots_hop else slot.frontier.next_due(now)
+        due = now if lease.own_requests or lease.robots_hop else lease.frontier.next_due(now)
         if due is None:
-            if not slot.busy:
-                self.leasing.end(slot, "finished")
+            if not lease.busy:
+                self.leasing.end(lease, "finished")
             return
-        due = now if slot.given_up else max(due, slot.free_at)
-        closed = 0.0 if slot.robots_hop else self._closed_for(slot, due - now)
+        due = now if lease.given_up else max(due, lease.free_at)
+        closed = 0.0 if lease.robots_hop else self._closed_for(lease, due - now)
         due += closed
         if due - now > KEEP_SECONDS:
-            asked = f"robots.txt asks for visits {slot.window.in_words}" if closed and slot.window else ""
-            self.leasing.end(slot, "later", asked or slot.reason, self.leasing.due_ms(due - now))
+            asked = f"robots.txt asks for visits {lease.window.in_words}" if closed and lease.window else ""
+            self.leasing.end(lease, "later", asked or lease.reason, self.leasing.due_ms(due - now))
             return
-        slot.due = due
-        heapq.heappush(self._ready, (due, next(self._tie), slot))
+        lease.due = due
+        heapq.heappush(self._ready, (due, next(self._tie), lease))
         self._wake()
 
     @property
@@ -423,67 +423,67 @@ class Agent:
         """The hour that it is on the server's clock, each HOUR_SECONDS long."""
         return int(self.session.server_time() // self.options.hour_seconds)
 
-    def _closed_for(self, slot: Slot, seconds: float) -> float:
+    def _closed_for(self, lease: SiteLease, seconds: float) -> float:
         """How long, so many seconds from now, robots.txt goes on to keep us out; 0.0: not at all."""
-        return slot.window.wait(self.session.server_time() + seconds) if slot.window else 0.0
+        return lease.window.wait(self.session.server_time() + seconds) if lease.window else 0.0
 
-    def rest(self, slot: Slot, seconds: float, reason: str) -> None:
+    def rest(self, lease: SiteLease, seconds: float, reason: str) -> None:
         """Leave the site alone for so long, or a little longer; a rest that ends later stays."""
         # Spread, so that sites that failed together do not come back together.
         seconds = min(seconds * random.uniform(1.0, 1.0 + REST_SPREAD), LONGEST_REST_SECONDS)
-        slot.frontier.strikes += 1
+        lease.frontier.strikes += 1
         until = asyncio.get_running_loop().time() + seconds
-        if until > slot.rests_until:
-            slot.rests_until, slot.rests_until_ms = until, self.leasing.due_ms(seconds)
-            slot.reason = reason
-            logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
+        if until > lease.rests_until:
+            lease.rests_until, lease.rests_until_ms = until, self.leasing.due_ms(seconds)
+            lease.reason = reason
+            logger.info("%s rests for %.0f s: %s", lease.site, seconds, reason)
 
-    def park(self, slot: Slot, reason: str) -> None:
+    def park(self, lease: SiteLease, reason: str) -> None:
         """Nobody answers there, or can be asked: the site goes back, and whoever leases it next begins with a probe."""
-        slot.frontier.parkings += 1
-        seconds = politeness.pause_after(slot.frontier.parkings, self.options.site_probe_seconds)
+        lease.frontier.parkings += 1
+        seconds = politeness.pause_after(lease.frontier.parkings, self.options.site_probe_seconds)
         seconds *= random.uniform(1.0, 1.0 + REST_SPREAD)
-        logger.info("%s rests for %.0f s: %s", slot.site, seconds, reason)
-        self.leasing.end(slot, "later", reason, self.leasing.due_ms(seconds))
+        logger.info("%s rests for %.0f s: %s", lease.site, seconds, reason)
+        self.leasing.end(lease, "later", reason, self.leasing.due_ms(seconds))
 
-    def publish(self, slot: Slot, page: records.Page, links: bytes = b"") -> None:
+    def publish(self, lease: SiteLease, page: records.Page, links: bytes = b"") -> None:
         """A page's turn has ended: its record goes out with the next flush."""
         self.session.pages += 1
-        self.outbox.add(slot, page, links)
+        self.outbox.add(lease, page, links)
         if page.outcome != "denied":
-            self.leasing.count_turn(slot)
+            self.leasing.count_turn(lease)
 
-    def tell(self, slot: Slot, record: records.Record) -> None:
+    def tell(self, lease: SiteLease, record: records.Record) -> None:
         """What another work than loading learned by a turn goes out with the next flush."""
         self.session.pages += 1
-        self.outbox.add(slot, record)
+        self.outbox.add(lease, record)
 
-    def ask_for_alias(self, slot: Slot, sha256: str) -> None:
+    def ask_for_alias(self, lease: SiteLease, sha256: str) -> None:
         """The site's root page is loaded: may it be another site's under this name? Asked with the next flush, soon."""
-        slot.root = root_marks(slot.site, slot.address, sha256, slot.robots)
+        lease.root = root_marks(lease.site, lease.address, sha256, lease.robots)
         self.outbox.due.set()
 
-    def hold(self, slot: Slot, request: Any) -> None:
+    def hold(self, lease: SiteLease, request: Any) -> None:
         """Keep a user's own request to a site in hand until the site's delay allows it."""
-        if slot.own_requests is None:
-            slot.own_requests = deque()
-        slot.own_requests.append(request)
-        self.settle(slot)
+        if lease.own_requests is None:
+            lease.own_requests = deque()
+        lease.own_requests.append(request)
+        self.settle(lease)
 
-    def may_send(self, slot: Slot) -> bool:
+    def may_send(self, lease: SiteLease) -> bool:
         """Asked when a connection is there and the request about to leave: the process may have slept since its turn.
 
         From this moment the site's delay counts, not from the turn; a site with several connections may have another.
         """
         now = asyncio.get_running_loop().time()
-        if slot.lost or now < slot.rests_until or not self.session.holds:
+        if lease.lost or now < lease.rests_until or not self.session.holds:
             return False
-        for_page = slot.rules is not None and not slot.robots_hop
-        if for_page and self._closed_for(slot, 0.0):
+        for_page = lease.rules is not None and not lease.robots_hop
+        if for_page and self._closed_for(lease, 0.0):
             return False
-        slot.started_at = now
-        if slot.has_room:
-            self.settle(slot)
+        lease.started_at = now
+        if lease.has_room:
+            self.settle(lease)
         return True
 
     def _may_fetch(self) -> bool:
@@ -510,8 +510,8 @@ class Agent:
         if work == LOADING:
             return await self._has_pages(depth)
         idle = asyncio.get_running_loop().time() - self._last_in_hand
-        patience = PACKING_BEHIND_SECONDS if depth.coordinated else PACKING_SECONDS
-        waits = jobs.is_packed(work) and idle < patience
+        timeouts = PACKING_BEHIND_SECONDS if depth.coordinated else PACKING_SECONDS
+        waits = jobs.is_packed(work) and idle < timeouts
         return await self.queue.due_now(work, unpacked=waits) > 0
 
     async def _has_pages(self, depth: Depth) -> bool:

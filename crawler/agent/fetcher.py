@@ -28,7 +28,7 @@ from crawler import engine, records
 from crawler.agent import jobs, politeness, responses
 from crawler.agent.observer import SiteLoad, SiteWatch
 from crawler.agent.page import LoadedPage
-from crawler.agent.requests import PAGE_META, SLOT_META, Errand, errand_of
+from crawler.agent.requests import PAGE_META, SLOT_META, RequestContext, request_context_of
 from crawler.agent.responses import Walls
 from crawler.content import html, sitemaps
 from crawler.content.traps import Traps
@@ -38,16 +38,16 @@ from crawler.fetch.errors import (
     IN_A_TRAP,
     OTHER,
     ROBOTS_DENIED,
-    AddressRefused,
-    HeaderLimitExceeded,
-    NotSent,
-    ProxyRefused,
-    TooLarge,
+    AddressRefusedError,
+    HeaderLimitError,
+    NotSentError,
+    ProxyRefusedError,
+    TooLargeError,
     in_one_line,
     status_code_of,
     worth_another_try,
 )
-from crawler.fetch.timeouts import Least, Patience, SitePatience
+from crawler.fetch.timeouts import AdaptiveTimeouts, Least, SiteTimeouts
 from crawler.robots import policy
 from crawler.status.health import ASKS_FOR_REST
 from crawler.urls.scope import differs_in_scheme, is_variant
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from crawler.agent.jobs import Work
     from crawler.agent.page import Chain
     from crawler.agent.politeness import SiteDay
-    from crawler.agent.site_lease import Slot
+    from crawler.agent.site_lease import SiteLease
     from crawler.options import Options
 
 logger = logging.getLogger("agent")
@@ -81,12 +81,12 @@ DENIED_AT_A_TIME = 200
 class _Parsed(NamedTuple):
     """A page whose callback has given something, and what is to be done when all of that is processed."""
 
-    slot: Slot
+    lease: SiteLease
     request: Request | None
     done: Callable[[], None]
 
 
-class Visits:
+class PageFetcher:
     """One agent's requests and their outcomes."""
 
     def __init__(self, crawler: Crawler, agent: Agent, chain: Chain) -> None:
@@ -111,382 +111,394 @@ class Visits:
             *(self.failed, self._robots_failed, self._own_failed, self._trial_failed),
         )
 
-    def next_request(self, slot: Slot) -> Request | None:
+    def next_request(self, lease: SiteLease) -> Request | None:
         """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled.
 
         Raises nothing: an error costs the page whose turn it is, or the site's lease where it is no page's.
         """
         try:
-            return self._next_request(slot)
+            return self._next_request(lease)
         except Exception as error:
             words = in_one_line(error)
-            _say(f"{slot.site}: no request could be made: {words}", error)
-            self._do_without_requests(slot, words)
+            _say(f"{lease.site}: no request could be made: {words}", error)
+            self._do_without_requests(lease, words)
             return None
 
-    def _next_request(self, slot: Slot) -> Request | None:
-        if slot.day is not None and self._used_up(slot, slot.day):
+    def _next_request(self, lease: SiteLease) -> Request | None:
+        if lease.day is not None and self._used_up(lease, lease.day):
             return None
-        if slot.given_up:
-            self._give_up(slot, *slot.given_up)
-            self._agent.settle(slot)
+        if lease.given_up:
+            self._give_up(lease, *lease.given_up)
+            self._agent.settle(lease)
             return None
         now = asyncio.get_running_loop().time()
-        if slot.rules is not None and now - slot.rules_read_at > self._options.robots_lifetime_seconds:
-            slot.rules = None
-        if slot.rules is None or slot.robots_hop:
-            return self._start(slot, self._held_robots(slot) or self._robots_request(slot))
-        if slot.own_requests:
-            return self._start(slot, self._own(slot, slot.own_requests.popleft()))
-        turn = self._allowed_turn(slot, now)
+        if lease.rules is not None and now - lease.rules_read_at > self._options.robots_lifetime_seconds:
+            lease.rules = None
+        if lease.rules is None or lease.robots_hop:
+            return self._start(lease, self._held_robots(lease) or self._robots_request(lease))
+        if lease.own_requests:
+            return self._start(lease, self._own(lease, lease.own_requests.popleft()))
+        turn = self._allowed_turn(lease, now)
         if turn is None:
-            self._agent.settle(slot)
+            self._agent.settle(lease)
             return None
         try:
-            return self._start(slot, self._page_request(slot, turn))
+            return self._start(lease, self._page_request(lease, turn))
         except Exception as error:
             words = in_one_line(error)
-            _say(f"{slot.site}: {turn.path!r} cannot be asked for: {words}", error)
-            self._fail(slot, turn, OTHER, words, {})
-            self._agent.settle(slot)
+            _say(f"{lease.site}: {turn.path!r} cannot be asked for: {words}", error)
+            self._fail(lease, turn, OTHER, words, {})
+            self._agent.settle(lease)
             return None
 
-    def _do_without_requests(self, slot: Slot, error: str) -> None:
+    def _do_without_requests(self, lease: SiteLease, error: str) -> None:
         """No request can be made: not even for robots.txt is as good as no answer; else the lease alone is over."""
-        if slot.rules is not None or slot.given_up:
-            self._agent.park(slot, error)
+        if lease.rules is not None or lease.given_up:
+            self._agent.park(lease, error)
             return
         # Where robots.txt led to cannot be asked by the next one either.
-        slot.robots_hop, slot.robots_hops = "", 0
-        self._leave_alone(slot, OTHER, error, f"no request can be made: {error}")
-        self._agent.settle(slot)
+        lease.robots_hop, lease.robots_hops = "", 0
+        self._leave_alone(lease, OTHER, error, f"no request can be made: {error}")
+        self._agent.settle(lease)
 
-    def _begin(self, slot: Slot, packed: bytes) -> None:
-        self._works[slot.leased.work].begin(slot, packed)
+    def _begin(self, lease: SiteLease, packed: bytes) -> None:
+        self._works[lease.leased.work].begin(lease, packed)
 
-    def _next_due(self, slot: Slot) -> float:
-        return self._works[slot.leased.work].next_due(slot)
+    def _next_due(self, lease: SiteLease) -> float:
+        return self._works[lease.leased.work].next_due(lease)
 
-    def _start(self, slot: Slot, request: Request) -> Request:
-        slot.started_at = asyncio.get_running_loop().time()
-        if slot.day is not None:
-            slot.day.count(1, 0)
-        if slot.traps is None and self._options.trap_pages:
-            slot.traps = Traps(self._options.trap_pages)
-        if slot.patience is None and self._patience is not None:
-            slot.patience = SitePatience(self._patience)
-        slot.dress.put_on(request)
-        errand = _errand(request)
-        errand.worn = slot.dress.worn
-        errand.begin(request)
+    def _start(self, lease: SiteLease, request: Request) -> Request:
+        lease.started_at = asyncio.get_running_loop().time()
+        if lease.day is not None:
+            lease.day.count(1, 0)
+        if lease.traps is None and self._options.trap_pages:
+            lease.traps = Traps(self._options.trap_pages)
+        if lease.timeouts is None and self._patience is not None:
+            lease.timeouts = SiteTimeouts(self._patience)
+        lease.site_session.apply(request)
+        context = _errand(request)
+        context.worn = lease.site_session.worn
+        context.begin(request)
         return request
 
-    def _used_up(self, slot: Slot, day: SiteDay) -> bool:
+    def _used_up(self, lease: SiteLease, day: SiteDay) -> bool:
         """Whether the site's day has nothing left; then it goes back until the next one."""
         why = day.used_up()
         if why:
-            logger.info("%s waits for the next day: %s", slot.site, why)
-            self._agent.leasing.end(slot, "later", why, int(day.tomorrow * 1000))
+            logger.info("%s waits for the next day: %s", lease.site, why)
+            self._agent.leasing.end(lease, "later", why, int(day.tomorrow * 1000))
         return bool(why)
 
-    def _give_up(self, slot: Slot, status: int, error: str) -> None:
+    def _give_up(self, lease: SiteLease, status: int, error: str) -> None:
         """Of a site that is given up each page has failed, without a request."""
-        self._drop_held(slot)
-        slot.frontier.leave_retakes()
+        self._drop_held(lease)
+        lease.frontier.leave_retakes()
         for _ in range(DENIED_AT_A_TIME):
-            turn = slot.frontier.take(math.inf)
+            turn = lease.frontier.take(math.inf)
             if turn is None:
                 return
-            self._publish(slot, turn, self._record(slot, turn, "failed", status, error=error))
+            self._publish(lease, turn, self._record(lease, turn, "failed", status, error=error))
 
-    def _drop_held(self, slot: Slot) -> None:
+    def _drop_held(self, lease: SiteLease) -> None:
         """Nothing that waits beside pages is sent; a page that a middleware asked for otherwise has its turn back."""
-        self._agent.leasing.tell_unsent(slot)
-        held, slot.own_requests = slot.own_requests or (), None
-        for errand in map(errand_of, held):
-            if errand is not None and errand.turn is not None:
-                slot.frontier.put_back(errand.turn)
+        self._agent.leasing.tell_unsent(lease)
+        held, lease.own_requests = lease.own_requests or (), None
+        for context in map(request_context_of, held):
+            if context is not None and context.turn is not None:
+                lease.frontier.put_back(context.turn)
 
-    def _heard(self, slot: Slot) -> None:
-        slot.silent.clear()
-        slot.frontier.parkings = 0
+    def _heard(self, lease: SiteLease) -> None:
+        lease.silent.clear()
+        lease.frontier.parkings = 0
 
-    def _note_silence(self, slot: Slot, turn: Turn, status: int, error: str) -> None:
+    def _note_silence(self, lease: SiteLease, turn: Turn, status: int, error: str) -> None:
         """A page had no answer: its site may be gone, or overloaded."""
         if status in politeness.BAD_ANSWER:
-            self._heard(slot)
+            self._heard(lease)
         if politeness.is_silence(status):
-            slot.silent.add(politeness.silence_of(turn.path, turn.tries, status))
-            step = politeness.next_step(status, len(slot.silent))
+            lease.silent.add(politeness.silence_of(turn.path, turn.tries, status))
+            step = politeness.next_step(status, len(lease.silent))
             if step == "probe":
-                slot.rules = None
-            elif step == "trip" and slot.live:
-                self._trip(slot, status, error)
-        if status in politeness.MAY_BE_THE_SITE and slot.live:
-            self._count_failure(slot, turn.path, turn.tries, error, sys.maxsize)
+                lease.rules = None
+            elif step == "trip" and lease.live:
+                self._trip(lease, status, error)
+        if status in politeness.MAY_BE_THE_SITE and lease.live:
+            self._count_failure(lease, turn.path, turn.tries, error, sys.maxsize)
 
     # --- the site's pace ---
 
-    def _heed(self, slot: Slot, url: str, tries: int, response: Response) -> None:
+    def _heed(self, lease: SiteLease, url: str, tries: int, response: Response) -> None:
         """Let the site rest where its answer to a URL's `tries`th try says so; a success ends its back-off."""
-        status, strikes = response.status, slot.frontier.strikes
+        status, strikes = response.status, lease.frontier.strikes
         seconds = responses.rest_asked(status, _retry_after(response), strikes)
         if seconds:
-            self._agent.rest(slot, seconds, f"it answered {status}")
+            self._agent.rest(lease, seconds, f"it answered {status}")
         elif status in ASKS_FOR_REST:
-            known = len(slot.frontier) if slot.loads else sys.maxsize
-            self._count_failure(slot, url, tries, f"it answered {status}", known)
+            known = len(lease.frontier) if lease.loads else sys.maxsize
+            self._count_failure(lease, url, tries, f"it answered {status}", known)
         elif not responses.is_refusal(status):
-            slot.row.end()
-            slot.frontier.strikes = 0
+            lease.row.end()
+            lease.frontier.strikes = 0
 
-    def _count_failure(self, slot: Slot, url: str, tries: int, what: str, known: int) -> None:
+    def _count_failure(self, lease: SiteLease, url: str, tries: int, what: str, known: int) -> None:
         """The failure of one URL is its own; several different ones in a row are the site's, unless a trial succeeds.
 
         A site of which all `known` URLs fail needs no more of them.
         """
-        if not slot.row.add(url, tries, slot.frontier.strikes, known) or slot.on_trial:
+        if not lease.row.add(url, tries, lease.frontier.strikes, known) or lease.on_trial:
             return
-        loaded = slot.frontier.loaded
-        if loaded is None or not slot.live:
-            self._rest_after(slot, what)
+        loaded = lease.frontier.loaded
+        if loaded is None or not lease.live:
+            self._rest_after(lease, what)
             return
-        slot.on_trial = True
-        self._send_next(slot, self._trial(slot, loaded))
+        lease.on_trial = True
+        self._send_next(lease, self._trial(lease, loaded))
 
-    def _rest_after(self, slot: Slot, what: str) -> None:
+    def _rest_after(self, lease: SiteLease, what: str) -> None:
         reason = f"{what}, as different URLs in a row did not load"
-        self._agent.rest(slot, responses.rest_of(slot.frontier.strikes), reason)
+        self._agent.rest(lease, responses.rest_of(lease.frontier.strikes), reason)
 
-    def _trial(self, slot: Slot, path: str) -> Request:
+    def _trial(self, lease: SiteLease, path: str) -> Request:
         """A request for a page that was loaded before: where it fails too, the site is overloaded."""
         return Request(
-            slot.site + path,
+            lease.site + path,
             callback=self._trial_answered,
             errback=self._trial_failed,
-            meta={**PAGE_META, KEY: Errand(self._may_send(slot), slot=slot, trial=True), "dont_cache": True},
+            meta={
+                **PAGE_META,
+                KEY: RequestContext(self._may_send(lease), lease=lease, trial=True),
+                "dont_cache": True,
+            },
             dont_filter=True,
         )
 
     def _trial_answered(self, response: Response, **_arguments: Any) -> None:
-        errand = _errand(response)
-        if not errand.end():
+        context = _errand(response)
+        if not context.end():
             return
-        slot, status = errand.slot, response.status
-        slot.dress.take_in(response)
-        slot.on_trial = False
-        self._heard(slot)
-        self._note_load(slot, refused=responses.is_refusal(status))
+        lease, status = context.lease, response.status
+        lease.site_session.take_in(response)
+        lease.on_trial = False
+        self._heard(lease)
+        self._note_load(lease, refused=responses.is_refusal(status))
         if not responses.is_refusal(status) or responses.rest_asked(status, _retry_after(response), 0):
-            self._heed(slot, errand.url, 1, response)
+            self._heed(lease, context.url, 1, response)
         else:
-            self._rest_after(slot, f"it answered {status}")
-        self._agent.settle(slot)
+            self._rest_after(lease, f"it answered {status}")
+        self._agent.settle(lease)
 
     def _trial_failed(self, failure: Failure) -> None:
         request, error = failure.request, failure.value  # type: ignore[attr-defined]
         assert error is not None
-        errand = _errand(request)
-        if not errand.end():
+        context = _errand(request)
+        if not context.end():
             return
-        slot = errand.slot
-        if isinstance(error, NotSent):
-            self._send_next(slot, request)
-        elif isinstance(error, ProxyRefused):
-            slot.on_trial = False
-            self._wait_for_proxy(slot, error)
+        lease = context.lease
+        if isinstance(error, NotSentError):
+            self._send_next(lease, request)
+        elif isinstance(error, ProxyRefusedError):
+            lease.on_trial = False
+            self._wait_for_proxy(lease, error)
         else:
-            slot.on_trial = False
-            self._rest_after(slot, in_one_line(error))
-        self._agent.settle(slot)
+            lease.on_trial = False
+            self._rest_after(lease, in_one_line(error))
+        self._agent.settle(lease)
 
     @staticmethod
-    def _send_next(slot: Slot, request: Request) -> None:
+    def _send_next(lease: SiteLease, request: Request) -> None:
         """The site's next request is this one."""
-        if slot.own_requests is None:
-            slot.own_requests = deque()
-        slot.own_requests.appendleft(request)
+        if lease.own_requests is None:
+            lease.own_requests = deque()
+        lease.own_requests.appendleft(request)
 
-    def _trip(self, slot: Slot, status: int, error: str) -> None:
-        self._watch(slot, "/robots.txt", status, {}, politeness.STRAIGHT, error)
+    def _trip(self, lease: SiteLease, status: int, error: str) -> None:
+        self._watch(lease, "/robots.txt", status, {}, politeness.STRAIGHT, error)
         what = "the site does not answer" if politeness.is_silence(status) else "robots.txt cannot be read"
-        self._leave_alone(slot, status, error, f"{what}: {error}")
+        self._leave_alone(lease, status, error, f"{what}: {error}")
 
-    def _leave_alone(self, slot: Slot, status: int, error: str, verdict: str) -> None:
+    def _leave_alone(self, lease: SiteLease, status: int, error: str, verdict: str) -> None:
         """Park the site, or give it up with this verdict after MAX_TRIES times in a row; a work ends its turns."""
-        if work := self._works.get(slot.leased.work):
-            work.shut(slot, status, error)
+        if work := self._works.get(lease.leased.work):
+            work.shut(lease, status, error)
             return
-        times = slot.frontier.parkings + 1
+        times = lease.frontier.parkings + 1
         if times < self._options.max_tries:
-            self._agent.park(slot, error)
+            self._agent.park(lease, error)
             return
-        logger.info("%s is given up after %d times: %s", slot.site, times, verdict)
-        slot.given_up = (status, verdict[:300])
+        logger.info("%s is given up after %d times: %s", lease.site, times, verdict)
+        lease.given_up = (status, verdict[:300])
 
-    def _wait_for_proxy(self, slot: Slot, error: ProxyRefused) -> None:
+    def _wait_for_proxy(self, lease: SiteLease, error: ProxyRefusedError) -> None:
         """A proxy that wants a login says nothing of the site: that waits, longer each time, and is never given up."""
         words = str(error)
         if words not in self._proxies_told:
             self._proxies_told.add(words)
             logger.warning("%s; its sites wait", words)
-        if not slot.live:
+        if not lease.live:
             return
-        seconds = min(PROXY_SECONDS * 2 ** min(slot.frontier.strikes, 20), responses.LONGEST_REST_SECONDS)
-        slot.frontier.strikes += 1
-        self._agent.leasing.end(slot, "later", words, self._agent.leasing.due_ms(seconds))
+        seconds = min(PROXY_SECONDS * 2 ** min(lease.frontier.strikes, 20), responses.LONGEST_REST_SECONDS)
+        lease.frontier.strikes += 1
+        self._agent.leasing.end(lease, "later", words, self._agent.leasing.due_ms(seconds))
 
-    def _may_send(self, slot: Slot) -> Callable[[], bool]:
-        return partial(self._agent.may_send, slot)
+    def _may_send(self, lease: SiteLease) -> Callable[[], bool]:
+        return partial(self._agent.may_send, lease)
 
-    def _allowed_turn(self, slot: Slot, now: float) -> Turn | None:
-        assert slot.rules is not None
+    def _allowed_turn(self, lease: SiteLease, now: float) -> Turn | None:
+        assert lease.rules is not None
         for _ in range(DENIED_AT_A_TIME):
-            turn = slot.frontier.take(now)
+            turn = lease.frontier.take(now)
             if turn is None:
                 return None
-            if not slot.rules.allows(slot.site + turn.asked, slot.dress.user_agent):
-                self._deny(slot, turn, ROBOTS_DENIED, "robots.txt forbids it")
-            elif slot.traps is not None and slot.traps.holds(turn.path):
-                slot.leave_out("family", (turn.path,))
-                self._deny(slot, turn, IN_A_TRAP, "left out: it is of a trap (TRAP_PAGES)")
+            if not lease.rules.allows(lease.site + turn.asked, lease.site_session.user_agent):
+                self._deny(lease, turn, ROBOTS_DENIED, "robots.txt forbids it")
+            elif lease.traps is not None and lease.traps.holds(turn.path):
+                lease.leave_out("family", (turn.path,))
+                self._deny(lease, turn, IN_A_TRAP, "left out: it is of a trap (TRAP_PAGES)")
             else:
                 return turn
         return None
 
-    def _deny(self, slot: Slot, turn: Turn, status: int, error: str) -> None:
+    def _deny(self, lease: SiteLease, turn: Turn, status: int, error: str) -> None:
         """The turn ends without a request."""
-        if work := self._works.get(slot.leased.work):
-            work.unanswered(slot, turn, status, error, {})
+        if work := self._works.get(lease.leased.work):
+            work.unanswered(lease, turn, status, error, {})
             return
-        self._agent.publish(slot, self._record(slot, turn, "denied", status, error=error))
-        slot.frontier.finish(turn, counts=False)
+        self._agent.publish(lease, self._record(lease, turn, "denied", status, error=error))
+        lease.frontier.finish(turn, counts=False)
 
-    def _page_request(self, slot: Slot, turn: Turn) -> Request:
+    def _page_request(self, lease: SiteLease, turn: Turn) -> Request:
         if not turn.asked.startswith("/"):  # behind the site's name it could be another host
             raise ValueError(f"{turn.asked!r} is no path; expected one that begins with /")
         request = Request(
-            slot.site + turn.asked,
+            lease.site + turn.asked,
             callback=self.loaded,
             errback=self.failed,
-            meta={**PAGE_META, KEY: Errand(self._may_send(slot), slot=slot, turn=turn), "depth": turn.depth},
+            meta={
+                **PAGE_META,
+                KEY: RequestContext(self._may_send(lease), lease=lease, turn=turn),
+                "depth": turn.depth,
+            },
             dont_filter=True,
         )
-        work = self._works.get(slot.leased.work)
-        return work.request(slot, turn, request) if work else request
+        work = self._works.get(lease.leased.work)
+        return work.request(lease, turn, request) if work else request
 
     # --- robots.txt ---
 
-    def _robots_request(self, slot: Slot) -> Request:
+    def _robots_request(self, lease: SiteLease) -> Request:
         return Request(
-            slot.robots_hop or f"{slot.site}/robots.txt",
+            lease.robots_hop or f"{lease.site}/robots.txt",
             callback=self._robots_loaded,
             errback=self._robots_failed,
-            meta={**PAGE_META, KEY: Errand(self._may_send(slot), slot=slot)},
+            meta={**PAGE_META, KEY: RequestContext(self._may_send(lease), lease=lease)},
             dont_filter=True,
         )
 
     @staticmethod
-    def _held_robots(slot: Slot) -> Request | None:
+    def _held_robots(lease: SiteLease) -> Request | None:
         """What a middleware put in the place of the request for robots.txt."""
-        held = slot.own_requests or ()
-        found = next((one for one in held if (errand := errand_of(one)) and errand.for_robots), None)
+        held = lease.own_requests or ()
+        found = next(
+            (one for one in held if (context := request_context_of(one)) and context.for_robots), None
+        )
         if found is not None:
-            assert slot.own_requests
-            slot.own_requests.remove(found)
+            assert lease.own_requests
+            lease.own_requests.remove(found)
         return found
 
     def _robots_loaded(self, response: Response, **_arguments: Any) -> None:
-        errand = _errand(response)
-        if not errand.end():
+        context = _errand(response)
+        if not context.end():
             return
-        slot = errand.slot
-        slot.dress.take_in(response)
-        if not errand.elsewhere:
-            self._note_load(slot, refused=responses.is_refusal(response.status))
+        lease = context.lease
+        lease.site_session.take_in(response)
+        if not context.elsewhere:
+            self._note_load(lease, refused=responses.is_refusal(response.status))
         location = response.headers.get("Location")
-        if response.status in responses.REDIRECTS and location and slot.robots_hops < ROBOTS_HOPS:
+        if response.status in responses.REDIRECTS and location and lease.robots_hops < ROBOTS_HOPS:
             place = html.target(response.url, location.decode("latin-1"), self._agent.max_url_length)
-            if place and slot.live:
-                slot.robots_hops += 1
-                slot.robots_hop = "".join(place)
-                self._agent.settle(slot)
+            if place and lease.live:
+                lease.robots_hops += 1
+                lease.robots_hop = "".join(place)
+                self._agent.settle(lease)
                 return
         if policy.LOSSES.intersection(response.flags):
-            self._obey(slot, CUT_SHORT, b"", f"{response.url}: it is cut short or damaged")
+            self._obey(lease, CUT_SHORT, b"", f"{response.url}: it is cut short or damaged")
             return
         # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
-        self._heard(slot)
+        self._heard(lease)
         rest = responses.seconds_asked(_retry_after(response))
-        self._obey(slot, response.status, response.body, f"robots.txt answered {response.status}", rest)
+        self._obey(lease, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
     def _robots_failed(self, failure: Failure) -> None:
-        errand, error = _errand(failure.request), failure.value  # type: ignore[attr-defined]
+        context, error = _errand(failure.request), failure.value  # type: ignore[attr-defined]
         assert error is not None
-        if not errand.end():
+        if not context.end():
             return
-        slot = errand.slot
-        if isinstance(error, NotSent | ProxyRefused):
-            if isinstance(error, ProxyRefused):
-                self._wait_for_proxy(slot, error)
-            self._agent.settle(slot)
+        lease = context.lease
+        if isinstance(error, NotSentError | ProxyRefusedError):
+            if isinstance(error, ProxyRefusedError):
+                self._wait_for_proxy(lease, error)
+            self._agent.settle(lease)
             return
-        if isinstance(error, DownloadTimeoutError) and not errand.elsewhere:
-            self._note_load(slot, refused=True)
+        if isinstance(error, DownloadTimeoutError) and not context.elsewhere:
+            self._note_load(lease, refused=True)
         status = status_code_of(error)
-        if errand.elsewhere and status not in politeness.BAD_ANSWER:
+        if context.elsewhere and status not in politeness.BAD_ANSWER:
             # Another's silence, or another's address that nobody may visit: the pages lie here.
             status = OTHER
-        elif isinstance(error, AddressRefused):
+        elif isinstance(error, AddressRefusedError):
             logger.warning("%s; --again walks it anew then", error)
-        self._obey(slot, status, b"", in_one_line(error))
+        self._obey(lease, status, b"", in_one_line(error))
 
-    def _obey(self, slot: Slot, status: int, body: bytes, what: str, rest: float | None = None) -> None:
-        slot.robots_hop, slot.robots_hops = "", 0
-        if not slot.live:
-            self._agent.settle(slot)
+    def _obey(self, lease: SiteLease, status: int, body: bytes, what: str, rest: float | None = None) -> None:
+        lease.robots_hop, lease.robots_hops = "", 0
+        if not lease.live:
+            self._agent.settle(lease)
             return
-        rules = policy.rules(status, body, slot.site, slot.dress.user_agent, self._options.robots_max_bytes)
+        rules = policy.rules(
+            status, body, lease.site, lease.site_session.user_agent, self._options.robots_max_bytes
+        )
         if not rules.available:
-            self._do_without_rules(slot, status, what, rest)
+            self._do_without_rules(lease, status, what, rest)
         else:
-            slot.rules = rules
+            lease.rules = rules
             told = body if 200 <= status < 300 else b""
-            slot.robots = blake2b(told, digest_size=8).hexdigest()
-            self._take_sitemaps(slot, told)
-            slot.rules_read_at = asyncio.get_running_loop().time()
+            lease.robots = blake2b(told, digest_size=8).hexdigest()
+            self._take_sitemaps(lease, told)
+            lease.rules_read_at = asyncio.get_running_loop().time()
             asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
-            slot.delay = max(slot.least_delay, asked)
-            slot.window = rules.window
-        self._agent.settle(slot)
+            lease.delay = max(lease.least_delay, asked)
+            lease.window = rules.window
+        self._agent.settle(lease)
 
-    def _do_without_rules(self, slot: Slot, status: int, what: str, rest: float | None) -> None:
+    def _do_without_rules(self, lease: SiteLease, status: int, what: str, rest: float | None) -> None:
         """No page may be asked: the site rests, or is parked."""
-        slot.rules = None
+        lease.rules = None
         if politeness.shuts(status):
-            self._trip(slot, status, what)
+            self._trip(lease, status, what)
             return
-        self._watch(slot, "/robots.txt", status, {}, slot.frontier.strikes + 1, what)
-        self._agent.rest(slot, max(rest or 0.0, responses.rest_of(slot.frontier.strikes)), what)
-        if work := self._works.get(slot.leased.work):
-            work.shut(slot, status, what)
+        self._watch(lease, "/robots.txt", status, {}, lease.frontier.strikes + 1, what)
+        self._agent.rest(lease, max(rest or 0.0, responses.rest_of(lease.frontier.strikes)), what)
+        if work := self._works.get(lease.leased.work):
+            work.shut(lease, status, what)
 
-    def _take_sitemaps(self, slot: Slot, robots_file: bytes) -> None:
+    def _take_sitemaps(self, lease: SiteLease, robots_file: bytes) -> None:
         """Those that robots.txt names, or where it names none and SITEMAPS says so the usual one, are pages to load."""
         if self._options.sitemaps == "off":
             return
         urls = sitemaps.named(robots_file)
         if not urls and self._options.sitemaps == "tried":
             urls = [USUAL_SITEMAP]
-        base, length = f"{slot.site}/robots.txt", self._agent.max_url_length
-        places = [place for place in html.places(urls, base, slot.site, length)[0] if place]
-        own = sorted({path for site, path in places if differs_in_scheme(site, slot.site)})
-        slot.sitemaps = frozenset(map(page_of, own))
-        if not slot.loads:
+        base, length = f"{lease.site}/robots.txt", self._agent.max_url_length
+        places = [place for place in html.places(urls, base, lease.site, length)[0] if place]
+        own = sorted({path for site, path in places if differs_in_scheme(site, lease.site)})
+        lease.sitemaps = frozenset(map(page_of, own))
+        if not lease.loads:
             return
-        slot.add_found(self._agent.scope.sitemaps_of(slot.site, own), 0)
+        lease.add_found(self._agent.scope.sitemaps_of(lease.site, own), 0)
         for site, path in places:
-            if not differs_in_scheme(site, slot.site) and is_variant(site, slot.site):
+            if not differs_in_scheme(site, lease.site) and is_variant(site, lease.site):
                 self._agent.offers.add(site, (path,), 0)
 
     # --- pages ---
@@ -496,109 +508,111 @@ class Visits:
 
         `arguments` are those of a request that a middleware put in the page's place.
         """
-        errand = _errand(response)
-        if not errand.end():
+        context = _errand(response)
+        if not context.end():
             return None
-        slot, turn = errand.slot, errand.turn
+        lease, turn = context.lease, context.turn
         assert turn is not None
-        turn = slot.frontier.now(turn)
-        slot.dress.take_in(response)
-        self._heard(slot)
-        if slot.lost:
+        turn = lease.frontier.now(turn)
+        lease.site_session.take_in(response)
+        self._heard(lease)
+        if lease.lost:
             return None
         try:
-            return self._take_answer(slot, turn, response, arguments)
+            return self._take_answer(lease, turn, response, arguments)
         finally:
-            self._agent.settle(slot)
+            self._agent.settle(lease)
 
-    def _take_answer(self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any]) -> Any:
-        self._note_load(slot, _page_seconds(turn, response), refused=responses.is_refusal(response.status))
-        self._heed(slot, turn.path, turn.tries, response)
+    def _take_answer(
+        self, lease: SiteLease, turn: Turn, response: Response, arguments: dict[str, Any]
+    ) -> Any:
+        self._note_load(lease, _page_seconds(turn, response), refused=responses.is_refusal(response.status))
+        self._heed(lease, turn.path, turn.tries, response)
         verdict = responses.verdict(response.status, turn.tries, self._options.max_tries)
-        self._watch(slot, turn.path, response.status, response.meta, turn.tries)
-        if work := self._works.get(slot.leased.work):
-            return work.answered(slot, turn, response)
+        self._watch(lease, turn.path, response.status, response.meta, turn.tries)
+        if work := self._works.get(lease.leased.work):
+            return work.answered(lease, turn, response)
         if verdict == "stored":
-            return self.take_in(slot, turn, response, arguments)
+            return self.take_in(lease, turn, response, arguments)
         if verdict == "redirected":
-            self.redirected(slot, turn, response)
+            self.redirected(lease, turn, response)
         elif verdict == "again":
-            self.again(slot, turn, self._retry_pause(turn))
+            self.again(lease, turn, self._retry_pause(turn))
         else:
-            self._publish(slot, turn, self._record(slot, turn, "failed", response.status, response))
+            self._publish(lease, turn, self._record(lease, turn, "failed", response.status, response))
         return None
 
     def failed(self, failure: Failure) -> None:
         """Errback of every page: no answer came, or a middleware refused."""
         request: Request = failure.request  # type: ignore[attr-defined]
-        errand, error = _errand(request), failure.value
+        context, error = _errand(request), failure.value
         assert error is not None
-        if not errand.end() or errand.slot.lost:
+        if not context.end() or context.lease.lost:
             return
-        assert errand.turn is not None
-        turn = errand.slot.frontier.now(errand.turn)
+        assert context.turn is not None
+        turn = context.lease.frontier.now(context.turn)
         try:
-            self._take_error(errand.slot, turn, request, error)
+            self._take_error(context.lease, turn, request, error)
         finally:
-            self._agent.settle(errand.slot)
+            self._agent.settle(context.lease)
 
-    def _take_error(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
+    def _take_error(self, lease: SiteLease, turn: Turn, request: Request, error: BaseException) -> None:
         if isinstance(error, DownloadTimeoutError):
-            self._note_load(slot, refused=True)
-        if isinstance(error, NotSent | ProxyRefused):
-            slot.frontier.put_back(turn)
-            if isinstance(error, ProxyRefused):
-                self._wait_for_proxy(slot, error)
+            self._note_load(lease, refused=True)
+        if isinstance(error, NotSentError | ProxyRefusedError):
+            lease.frontier.put_back(turn)
+            if isinstance(error, ProxyRefusedError):
+                self._wait_for_proxy(lease, error)
             return
-        self._end_in_vain(slot, turn, request, error)
-        self._note_silence(slot, turn, status_code_of(error), in_one_line(error))
+        self._end_in_vain(lease, turn, request, error)
+        self._note_silence(lease, turn, status_code_of(error), in_one_line(error))
 
-    def _end_in_vain(self, slot: Slot, turn: Turn, request: Request, error: BaseException) -> None:
+    def _end_in_vain(self, lease: SiteLease, turn: Turn, request: Request, error: BaseException) -> None:
         """No answer came: the page has another turn, or has failed."""
-        work, status, words = self._works.get(slot.leased.work), status_code_of(error), in_one_line(error)
+        work, status, words = self._works.get(lease.leased.work), status_code_of(error), in_one_line(error)
         first = _errand(request).first
-        if work and slot.walls and first is not None:  # the page itself has answered
-            slot.walls.leave()
-            work.answered(slot, turn, first)
+        if work and lease.walls and first is not None:  # the page itself has answered
+            lease.walls.leave()
+            work.answered(lease, turn, first)
             return
         if not work and worth_another_try(error) and turn.tries < self._options.max_tries:
-            self.again(slot, turn, self._retry_pause(turn))
+            self.again(lease, turn, self._retry_pause(turn))
             return
         # Silence may be a moment's; a check too would ask again.
         if status in politeness.BAD_ANSWER or turn.tries >= self._options.status_tries:
-            self._watch(slot, turn.path, status, request.meta, turn.tries, words)
-        if isinstance(error, TooLarge) and not isinstance(error, HeaderLimitExceeded):
-            slot.leave_out("size", (turn.path,))
-        self._fail(slot, turn, status, words, request.meta)
+            self._watch(lease, turn.path, status, request.meta, turn.tries, words)
+        if isinstance(error, TooLargeError) and not isinstance(error, HeaderLimitError):
+            lease.leave_out("size", (turn.path,))
+        self._fail(lease, turn, status, words, request.meta)
 
-    def _fail(self, slot: Slot, turn: Turn, status: int, words: str, meta: dict[str, Any]) -> None:
+    def _fail(self, lease: SiteLease, turn: Turn, status: int, words: str, meta: dict[str, Any]) -> None:
         """The turn of a page ends without an answer; `meta` is its request's."""
-        if work := self._works.get(slot.leased.work):
-            work.unanswered(slot, turn, status, words, meta)
+        if work := self._works.get(lease.leased.work):
+            work.unanswered(lease, turn, status, words, meta)
             return
-        record = self._record(slot, turn, "failed", status, error=words)
+        record = self._record(lease, turn, "failed", status, error=words)
         note_times(record, meta)
-        self._publish(slot, turn, record)
+        self._publish(lease, turn, record)
 
     def take_in(
-        self, slot: Slot, turn: Turn, response: Response, arguments: dict[str, Any] | None = None
+        self, lease: SiteLease, turn: Turn, response: Response, arguments: dict[str, Any] | None = None
     ) -> Any:
         """A page's body came: through the page pipelines and to the spider; the turn ends when it is done with it."""
-        record = self._record(slot, turn, "stored", response.status, response)
-        slot.frontier.note_loaded(turn)
-        slot.redirects.pop(turn.path, None)
-        if slot.walls is not None:
-            slot.walls.answered(turn.path)
-        page = LoadedPage(self._agent, slot, turn, response, record)
+        record = self._record(lease, turn, "stored", response.status, response)
+        lease.frontier.note_loaded(turn)
+        lease.redirects.pop(turn.path, None)
+        if lease.walls is not None:
+            lease.walls.answered(turn.path)
+        page = LoadedPage(self._agent, lease, turn, response, record)
         self._chain.process(page)
-        if slot.loads and turn.path == "/" and self._options.find_aliases and slot.address and record.size:
-            self._agent.ask_for_alias(slot, record.sha256)
+        if lease.loads and turn.path == "/" and self._options.find_aliases and lease.address and record.size:
+            self._agent.ask_for_alias(lease, record.sha256)
         assert self._crawler.spider
         parse = partial(self._crawler.spider._parse, response, **(arguments or {}))
-        return self._parse(slot, response.request, parse, page.publish)
+        return self._parse(lease, response.request, parse, page.publish)
 
     def _parse(
-        self, slot: Slot, request: Request | None, parse: Callable[[], Any], done: Callable[[], None]
+        self, lease: SiteLease, request: Request | None, parse: Callable[[], Any], done: Callable[[], None]
     ) -> Any:
         """What a user's callback gives; `done` is called when the engine has processed all of it.
 
@@ -612,8 +626,8 @@ class Visits:
             if output is None:
                 done()
         if output is not None:
-            slot.parsing += 1
-            self._parsed.append(_Parsed(slot, self._in_progress(request), done))
+            lease.parsing += 1
+            self._parsed.append(_Parsed(lease, self._in_progress(request), done))
         return output
 
     def _in_progress(self, request: Request | None) -> Request | None:
@@ -621,8 +635,8 @@ class Visits:
         under_way = engine.in_progress(self._crawler)
         if request is None or request in under_way:
             return request
-        errand = _errand(request)
-        return next((one for one in under_way if errand_of(one) is errand), None)
+        context = _errand(request)
+        return next((one for one in under_way if request_context_of(one) is context), None)
 
     def end_parsed(self) -> None:
         """End the turns of those pages of which nothing is under way any more; called whenever the engine asks on."""
@@ -632,142 +646,146 @@ class Visits:
         ended = [one for one in self._parsed if one.request not in under_way]
         if ended:
             self._parsed = [one for one in self._parsed if one.request in under_way]
-        for slot, _, done in ended:
-            slot.parsing -= 1
+        for lease, _, done in ended:
+            lease.parsing -= 1
             done()
-            self._agent.settle(slot)
+            self._agent.settle(lease)
 
-    def redirected(self, slot: Slot, turn: Turn, response: Response) -> None:
+    def redirected(self, lease: SiteLease, turn: Turn, response: Response) -> None:
         """The turn ends, and where it led is found like a link."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
         place = html.target(response.url, location, self._agent.max_url_length) if location else None
         if place is None:
             record = self._record(
-                slot, turn, "failed", response.status, response, error=f"redirects to {location[:150]!r}"
+                lease, turn, "failed", response.status, response, error=f"redirects to {location[:150]!r}"
             )
-            self._publish(slot, turn, record)
+            self._publish(lease, turn, record)
             return
         site, path = place
         page = page_of(path)
-        if site == slot.site and page == turn.path and self._is_spelt_otherwise(slot, turn, path):
+        if site == lease.site and page == turn.path and self._is_spelt_otherwise(lease, turn, path):
             return
-        record = self._record(slot, turn, "redirected", response.status, response)
+        record = self._record(lease, turn, "redirected", response.status, response)
         record.redirect = site + page
-        record.error = self._led_on(slot, turn, site, path)
-        circle = slot.frontier.note_redirect(turn, page) if site == slot.site else []
-        own = site == slot.site and slot.loads
-        again = own and self._meets_wall(slot, turn, page, _errand(response).worn, in_circle=bool(circle))
+        record.error = self._led_on(lease, turn, site, path)
+        circle = lease.frontier.note_redirect(turn, page) if site == lease.site else []
+        own = site == lease.site and lease.loads
+        again = own and self._meets_wall(lease, turn, page, _errand(response).worn, in_circle=bool(circle))
         if circle and not again:
-            record.error = responses.walls_in_words(circle, with_cookies=slot.dress.cookies > 0)
-        self._publish(slot, turn, record, records.pack_links([record.redirect]))
+            record.error = responses.walls_in_words(circle, with_cookies=lease.site_session.cookies > 0)
+        self._publish(lease, turn, record, records.pack_links([record.redirect]))
         if again:
-            slot.frontier.ask_again(page)
+            lease.frontier.ask_again(page)
 
     @staticmethod
     def first_answer(response: Response) -> Response | None:
         """The redirect of the page itself, where this is the answer to a request for where it leads."""
         return _errand(response).first
 
-    def passes_wall(self, slot: Slot, turn: Turn, response: Response) -> bool:
+    def passes_wall(self, lease: SiteLease, turn: Turn, response: Response) -> bool:
         """Whether something is still to be asked in the turn of a page that has redirected: where it leads, or itself.
 
         It is asked again with the cookies of the way, if there were any.
         """
-        errand, slot.walls = _errand(response), slot.walls or Walls()
-        if errand.first is None:
-            slot.walls.redirected(turn.path, errand.worn)
-        target = self._target_on_site(slot, response)
+        context, lease.walls = _errand(response), lease.walls or Walls()
+        if context.first is None:
+            lease.walls.redirected(turn.path, context.worn)
+        target = self._target_on_site(lease, response)
         if (
             target
             and page_of(target) != turn.path
-            and errand.hops < self._most_redirects
-            and not slot.walls.stand
+            and context.hops < self._most_redirects
+            and not lease.walls.stand
         ):
-            self._send_next(slot, self._request_on_the_way(slot, turn, target, errand, response))
+            self._send_next(lease, self._request_on_the_way(lease, turn, target, context, response))
             return True
-        if slot.walls.worth_asking(turn.path, slot.dress.cookies, in_circle=False):
-            slot.dress.wear()
-            slot.frontier.put_back(turn)
+        if lease.walls.worth_asking(turn.path, lease.site_session.cookies, in_circle=False):
+            lease.site_session.wear()
+            lease.frontier.put_back(turn)
             return True
-        slot.walls.led_nowhere()
-        if slot.walls.stood(turn.path):
-            slot.dress.take_off()
+        lease.walls.led_nowhere()
+        if lease.walls.stood(turn.path):
+            lease.site_session.take_off()
         return False
 
-    def _target_on_site(self, slot: Slot, response: Response) -> str:
+    def _target_on_site(self, lease: SiteLease, response: Response) -> str:
         """The path that a redirect leads to; empty: it is none, leads elsewhere, or to what robots.txt forbids."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
-        if response.status not in responses.REDIRECTS or not location or slot.rules is None:
+        if response.status not in responses.REDIRECTS or not location or lease.rules is None:
             return ""
         place = html.target(response.url, location, self._agent.max_url_length)
-        if place is None or place[0] != slot.site:
+        if place is None or place[0] != lease.site:
             return ""
-        return place[1] if slot.rules.allows("".join(place), slot.dress.user_agent) else ""
+        return place[1] if lease.rules.allows("".join(place), lease.site_session.user_agent) else ""
 
     def _request_on_the_way(
-        self, slot: Slot, turn: Turn, path: str, before: Errand, response: Response
+        self, lease: SiteLease, turn: Turn, path: str, before: RequestContext, response: Response
     ) -> Request:
-        errand = Errand(
-            self._may_send(slot), slot=slot, turn=turn, first=before.first or response, hops=before.hops + 1
+        context = RequestContext(
+            self._may_send(lease),
+            lease=lease,
+            turn=turn,
+            first=before.first or response,
+            hops=before.hops + 1,
         )
         return Request(
-            slot.site + path,
+            lease.site + path,
             callback=self.loaded,
             errback=self.failed,
-            meta={**PAGE_META, KEY: errand, "depth": turn.depth},
+            meta={**PAGE_META, KEY: context, "depth": turn.depth},
             dont_filter=True,
         )
 
     @staticmethod
-    def _meets_wall(slot: Slot, turn: Turn, path: str, worn: int, *, in_circle: bool) -> bool:
+    def _meets_wall(lease: SiteLease, turn: Turn, path: str, worn: int, *, in_circle: bool) -> bool:
         """Whether a page that was asked with `worn` cookies leads to one that is to be asked again with more."""
-        slot.walls = slot.walls or Walls()
-        slot.walls.redirected(turn.path, worn)
-        leads_back = in_circle or slot.frontier.has_redirected(path)
-        if leads_back and slot.walls.worth_asking(path, slot.dress.cookies, in_circle=in_circle):
-            slot.dress.wear()
+        lease.walls = lease.walls or Walls()
+        lease.walls.redirected(turn.path, worn)
+        leads_back = in_circle or lease.frontier.has_redirected(path)
+        if leads_back and lease.walls.worth_asking(path, lease.site_session.cookies, in_circle=in_circle):
+            lease.site_session.wear()
             return True
-        if slot.walls.stood(turn.path):
-            slot.dress.take_off()
+        if lease.walls.stood(turn.path):
+            lease.site_session.take_off()
         return False
 
-    def _is_spelt_otherwise(self, slot: Slot, turn: Turn, path: str) -> bool:
+    def _is_spelt_otherwise(self, lease: SiteLease, turn: Turn, path: str) -> bool:
         """Whether a page that redirects to itself does so in another spelling; then that one is asked for instead."""
-        many = slot.redirects.get(turn.path, 0) + 1
+        many = lease.redirects.get(turn.path, 0) + 1
         if (
             path == turn.asked
             or many > self._most_redirects
-            or not self._agent.scope.has_page(slot.site + path)
+            or not self._agent.scope.has_page(lease.site + path)
         ):
             return False
-        slot.redirects[turn.path] = many
-        slot.frontier.spell(turn, path)
-        slot.frontier.put_back(turn)
+        lease.redirects[turn.path] = many
+        lease.frontier.spell(turn, path)
+        lease.frontier.put_back(turn)
         return True
 
-    def _led_on(self, slot: Slot, turn: Turn, site: str, path: str) -> str:
+    def _led_on(self, lease: SiteLease, turn: Turn, site: str, path: str) -> str:
         """A redirect's target into its site's frontier; why not, where too many came one behind the other."""
-        many = slot.redirects.pop(turn.path, 0) + 1
+        many = lease.redirects.pop(turn.path, 0) + 1
         if many > self._most_redirects:
-            slot.cut_redirects[turn.path] = many - 1
+            lease.cut_redirects[turn.path] = many - 1
             return f"not followed: the redirect behind {many - 1} others (REDIRECT_MAX_TIMES)"
-        if site != slot.site:
-            return self._led_elsewhere(slot, turn, site, path, many)
-        indexes = slot.indexes_before(turn)
+        if site != lease.site:
+            return self._led_elsewhere(lease, turn, site, path, many)
+        indexes = lease.indexes_before(turn)
         if indexes is not None:
-            slot.add_sitemaps(self._agent.scope.sitemaps_of(site, [path]), turn.depth, indexes, many)
-        elif not (self._agent.scope.has_page(site + path) and slot.add_found((path,), turn.depth, many)):
+            lease.add_sitemaps(self._agent.scope.sitemaps_of(site, [path]), turn.depth, indexes, many)
+        elif not (self._agent.scope.has_page(site + path) and lease.add_found((path,), turn.depth, many)):
             return ""
-        slot.frontier.hand_on(turn, path)
-        slot.redirects[page_of(path)] = many
+        lease.frontier.hand_on(turn, path)
+        lease.redirects[page_of(path)] = many
         return ""
 
-    def _led_elsewhere(self, slot: Slot, turn: Turn, site: str, path: str, many: int) -> str:
+    def _led_elsewhere(self, lease: SiteLease, turn: Turn, site: str, path: str, many: int) -> str:
         """As `_led_on`, to another site: where a seed leads there, that page is the seed."""
         agent = self._agent
-        is_seed = turn.depth == 0 and slot.loads and slot.indexes_before(turn) is None
-        if is_seed and agent.scope.is_of_a_seed(slot.site):
-            return agent.offers.move(slot.site, site, path, many)
+        is_seed = turn.depth == 0 and lease.loads and lease.indexes_before(turn) is None
+        if is_seed and agent.scope.is_of_a_seed(lease.site):
+            return agent.offers.move(lease.site, site, path, many)
         agent.offers.add(site, (path,), turn.depth, many)
         return ""
 
@@ -775,22 +793,22 @@ class Visits:
         return float(self._options.retry_delay_seconds * 2 ** (turn.tries - 1))
 
     @staticmethod
-    def finish(slot: Slot, turn: Turn) -> None:
+    def finish(lease: SiteLease, turn: Turn) -> None:
         """The turn of a page has ended, and all that is to be told of it was told."""
-        slot.frontier.finish(turn)
+        lease.frontier.finish(turn)
 
     @staticmethod
-    def again(slot: Slot, turn: Turn, pause: float) -> None:
+    def again(lease: SiteLease, turn: Turn, pause: float) -> None:
         """The page gets another turn, after `pause` seconds at the earliest."""
-        slot.frontier.set_back(turn, asyncio.get_running_loop().time() + pause)
+        lease.frontier.set_back(turn, asyncio.get_running_loop().time() + pause)
 
-    def _publish(self, slot: Slot, turn: Turn, record: records.Page, out_links: bytes = b"") -> None:
-        self._agent.publish(slot, record, out_links)
-        slot.frontier.finish(turn)
+    def _publish(self, lease: SiteLease, turn: Turn, record: records.Page, out_links: bytes = b"") -> None:
+        self._agent.publish(lease, record, out_links)
+        lease.frontier.finish(turn)
 
     def _record(
         self,
-        slot: Slot,
+        lease: SiteLease,
         turn: Turn,
         outcome: records.PageOutcome,
         status: int,
@@ -798,7 +816,7 @@ class Visits:
         error: str = "",
     ) -> records.Page:
         record = records.Page(
-            site=slot.site,
+            site=lease.site,
             path=turn.path,
             fetched_at=int(time.time() * 1000),
             outcome=outcome,
@@ -806,51 +824,51 @@ class Visits:
             depth=turn.depth,
             tries=turn.tries,
             error=error,
-            work=slot.leased.work,
-            sitemap_lastmod=slot.frontier.changed_at(turn),
+            work=lease.leased.work,
+            sitemap_lastmod=lease.frontier.changed_at(turn),
             asked_as=turn.asked_as,
         )
         if response is not None:
             note_answer(record, response)
         return record
 
-    def _note_load(self, slot: Slot, seconds: float | None = None, *, refused: bool) -> None:
+    def _note_load(self, lease: SiteLease, seconds: float | None = None, *, refused: bool) -> None:
         """What the slot sees of its site's load; an hour that is over is told."""
-        if slot.load is None:
-            slot.load = SiteLoad()
+        if lease.load is None:
+            lease.load = SiteLoad()
         hour = self._agent.hour
-        seen = slot.load.refused(hour) if refused else slot.load.answered(hour, seconds)
+        seen = lease.load.refused(hour) if refused else lease.load.answered(hour, seconds)
         if seen is not None:
-            self._agent.outbox.add(slot, slot.visit(seen))
+            self._agent.outbox.add(lease, lease.visit(seen))
 
     def _watch(
-        self, slot: Slot, path: str, status: int, meta: dict[str, Any], tries: int, error: str = ""
+        self, lease: SiteLease, path: str, status: int, meta: dict[str, Any], tries: int, error: str = ""
     ) -> None:
         """What the site's answer, or that there was none, says of its health; told where it says something new."""
         given = self._options
         if not given.status_by_traffic:
             return
-        if slot.watch is None:
-            slot.watch = SiteWatch(
+        if lease.watch is None:
+            lease.watch = SiteWatch(
                 given.status_delay_seconds, given.status_tries, given.status_interval_seconds
             )
         seconds, now = meta.get("download_latency"), asyncio.get_running_loop().time()
-        health = slot.watch.saw(path, status, seconds, now)
+        health = lease.watch.saw(path, status, seconds, now)
         if health is None:
             return
         record = records.Health(
-            site=slot.site,
+            site=lease.site,
             checked_at=int(time.time() * 1000),
             health=health,
             status=status,
             path=path,
             tries=tries,
             seen_by="traffic",
-            address=slot.address,
+            address=lease.address,
             error=error,
         )
         note_times(record, meta)
-        self._agent.outbox.add(slot, record)
+        self._agent.outbox.add(lease, record)
 
     # --- a user's own requests to a site in hand ---
 
@@ -862,75 +880,77 @@ class Visits:
 
     def _rest_if_asked(self, request: Request, response: Response) -> None:
         """Called with every answer: Scrapy's middlewares keep one that means a rest from its callback."""
-        errand = errand_of(request)
-        if errand is None or not errand.own:
+        context = request_context_of(request)
+        if context is None or not context.own:
             return
-        self._heed(errand.slot, request.url, 1 + request.meta.get("retry_times", 0), response)
+        self._heed(context.lease, request.url, 1 + request.meta.get("retry_times", 0), response)
 
     def is_copy(self, request: Request) -> bool:
         """Whether it is a user's copy of a request of ours, for the very same URL: that one once more."""
-        errand = errand_of(request)
-        return errand is not None and request.url == errand.url and request.callback in self._ours
+        context = request_context_of(request)
+        return context is not None and request.url == context.url and request.callback in self._ours
 
     def freed(self, request: Request) -> Request:
         """A user's request without what is ours in it: he may have copied one of ours, or the meta of its answer."""
-        errand, callback, errback = errand_of(request), request.callback, request.errback
-        if errand is None and callback not in self._ours and errback not in self._ours:
+        context, callback, errback = request_context_of(request), request.callback, request.errback
+        if context is None and callback not in self._ours and errback not in self._ours:
             return request
         meta = request.meta
-        if errand is not None:
-            meta = {key: value for key, value in meta.items() if key != KEY and key not in errand.meta}
+        if context is not None:
+            meta = {key: value for key, value in meta.items() if key != KEY and key not in context.meta}
         if callback in self._ours:
-            callback = errand.callback if errand else None
+            callback = context.callback if context else None
         if errback in self._ours:
-            errback = errand.errback if errand else None
+            errback = context.errback if context else None
         return request.replace(callback=callback, errback=errback, meta=meta)
 
-    def _own(self, slot: Slot, request: Request) -> Request:
+    def _own(self, lease: SiteLease, request: Request) -> Request:
         """Let the slot know when the request has ended, however it ends."""
-        if errand_of(request) is not None:
+        if request_context_of(request) is not None:
             return request  # it had its turn before, or a middleware put it in a page's place
         self._heed_own()
         callback, errback = request.callback, request.errback
-        errand = Errand(self._may_send(slot), slot=slot, own=True, callback=callback, errback=errback)
-        meta = {**request.meta, **SLOT_META, KEY: errand}
+        context = RequestContext(
+            self._may_send(lease), lease=lease, own=True, callback=callback, errback=errback
+        )
+        meta = {**request.meta, **SLOT_META, KEY: context}
         return request.replace(callback=self._own_loaded, errback=self._own_failed, meta=meta)
 
     def _own_loaded(self, response: Response, **arguments: Any) -> Any:
-        errand = _errand(response)
-        if not errand.end():
+        context = _errand(response)
+        if not context.end():
             return None
-        slot = errand.slot
-        slot.dress.take_in(response)
+        lease = context.lease
+        lease.site_session.take_in(response)
         assert self._crawler.spider
-        parse = partial(errand.callback or self._crawler.spider._parse, response, **arguments)
+        parse = partial(context.callback or self._crawler.spider._parse, response, **arguments)
         try:
-            return self._parse(slot, response.request, parse, _nothing)
+            return self._parse(lease, response.request, parse, _nothing)
         finally:
-            self._agent.settle(slot)
+            self._agent.settle(lease)
 
     def _own_failed(self, failure: Failure) -> Any:
         request: Request = failure.request  # type: ignore[attr-defined]
-        errand = _errand(request)
-        if not errand.end():
+        context = _errand(request)
+        if not context.end():
             return None
-        slot = errand.slot
-        if isinstance(failure.value, NotSent) and slot.live:
-            self._agent.hold(slot, request)
+        lease = context.lease
+        if isinstance(failure.value, NotSentError) and lease.live:
+            self._agent.hold(lease, request)
             return None
-        parse = partial(errand.errback, failure) if errand.errback else lambda: failure
+        parse = partial(context.errback, failure) if context.errback else lambda: failure
         try:
-            return self._parse(slot, request, parse, _nothing)
+            return self._parse(lease, request, parse, _nothing)
         finally:
-            self._agent.settle(slot)
+            self._agent.settle(lease)
 
 
-def _patience(given: Options) -> Patience | None:
+def _patience(given: Options) -> AdaptiveTimeouts | None:
     """None: every stage has the limits of the settings."""
     if not given.adaptive_timeouts:
         return None
     least = Least(given.least_connect_seconds, given.least_head_seconds, given.least_body_seconds)
-    return Patience(least, given.timeout_probe_share, given.max_tries)
+    return AdaptiveTimeouts(least, given.timeout_probe_share, given.max_tries)
 
 
 def note_answer(record: records.Page, response: Response) -> None:
@@ -943,7 +963,7 @@ def note_answer(record: records.Page, response: Response) -> None:
     note_times(record, response.meta)
 
 
-def note_headers(record: records.Page | records.Asked, response: Response) -> None:
+def note_headers(record: records.Page | records.RecheckResult, response: Response) -> None:
     """What the answer says of the page's version, and who gave it."""
     record.etag = _field(response, "ETag")
     record.last_modified = _field(response, "Last-Modified")
@@ -958,7 +978,7 @@ def _field(response: Response, name: str) -> str:
     return (response.headers.get(name) or b"").decode("latin-1")[:FIELD_LENGTH]
 
 
-def note_times(record: records.Page | records.Asked | records.Health, meta: dict[str, Any]) -> None:
+def note_times(record: records.Page | records.RecheckResult | records.Health, meta: dict[str, Any]) -> None:
     """The times of the stages that the exchange came through; none where another handler made it."""
     if "download_latency" in meta:
         record.latency_ms = int(meta["download_latency"] * 1000)
@@ -993,6 +1013,6 @@ def _nothing() -> None:
     """What is to be done after a user's own request: nothing."""
 
 
-def _errand(one: Request | Response) -> Errand:
-    errand: Errand = one.meta[KEY]
-    return errand
+def _errand(one: Request | Response) -> RequestContext:
+    context: RequestContext = one.meta[KEY]
+    return context

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from crawler.agent import jobs
 from crawler.agent.frontier import CheckpointError, Frontier
-from crawler.agent.overrides import Dress, Overrides
-from crawler.agent.requests import errand_of
-from crawler.agent.site_lease import Slot
+from crawler.agent.overrides import Overrides, SiteSession
+from crawler.agent.requests import request_context_of
+from crawler.agent.site_lease import SiteLease
 from crawler.options import OptionError
 from crawler.queue.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
 from crawler.records import Work
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOADING: Work = "site"
 
 
-class Division:
+class SlotAllocation:
     """The division of `slots` among `works`; `fixed` are the slots of works that have their own.
 
     OptionError where these leave none for the other works.
@@ -116,7 +116,7 @@ class Leasing:
         delay: float,
         user_agent: str,
         days: Days | None,
-        settle: Callable[[Slot], None],
+        settle: Callable[[SiteLease], None],
     ) -> None:
         self.asks = asyncio.Event()  # a slot has come free, or sites were queued: asking is worth while
         self._session = session
@@ -130,19 +130,19 @@ class Leasing:
         self._days = days
         self._settle = settle
         # Called with a slot that was leased for another work than loading, and what was packed for it.
-        self.begin: Callable[[Slot, bytes], None] = lambda _slot, _packed: None
-        self._division = Division(options.site_slots, names_of_works, options.work_slots)
+        self.begin: Callable[[SiteLease, bytes], None] = lambda _new_lease, _packed: None
+        self._division = SlotAllocation(options.site_slots, names_of_works, options.work_slots)
         self._works = names_of_works
         self._gave_up_at = 0.0
         self.elsewhere: Callable[[str], bool] = lambda _site: False  # whether a site is in hand but not here
-        self._slots: dict[str, Slot] = {}  # by site; ending ones stay until they were given back
+        self._slots: dict[str, SiteLease] = {}  # by site; ending ones stay until they were given back
         self._coming: dict[str, Leased] = {}  # leased and being taken up
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls = asyncio.Semaphore(CALLS_AT_A_TIME)
         self._share = 1  # sites that the next lease call may ask for by fairness
         self._orphans: dict[str, str] = {}  # held by the server's account only: site -> token
         self._given: set[str] = set()  # sites in hand that were given paths
-        outbox.left = self._slot_left
+        outbox.left = self._lease_left
 
     def __len__(self) -> int:
         return len(self._slots) + len(self._coming)
@@ -152,10 +152,10 @@ class Leasing:
         """Whether this agent has its fair share: it asks for one site more at each look only."""
         return self._share <= 0
 
-    def slot_of(self, site: str) -> Slot | None:
+    def slot_of(self, site: str) -> SiteLease | None:
         """The slot of a site that is in hand and goes on."""
-        slot = self._slots.get(site)
-        return slot if slot and slot.live else None
+        lease = self._slots.get(site)
+        return lease if lease and lease.live else None
 
     # --- coming ---
 
@@ -184,9 +184,9 @@ class Leasing:
         if not many or now - self._gave_up_at < GIVE_UP_SECONDS:
             return
         self._gave_up_at = now
-        loading = [slot for slot in self._slots.values() if slot.live and slot.loads]
-        for slot in sorted(loading, key=lambda slot: -slot.frontier.pending)[:many]:
-            self.end(slot, "returned", "another work is due")
+        loading = [lease for lease in self._slots.values() if lease.live and lease.loads]
+        for lease in sorted(loading, key=lambda lease: -lease.frontier.pending)[:many]:
+            self.end(lease, "returned", "another work is due")
 
     @property
     def _hour(self) -> int:
@@ -206,7 +206,7 @@ class Leasing:
 
     def _held(self) -> Counter[Work]:
         """How many sites are in hand for each work."""
-        held = Counter(slot.leased.work for slot in self._slots.values() if slot.live)
+        held = Counter(lease.leased.work for lease in self._slots.values() if lease.live)
         held.update(leased.work for leased in self._coming.values())
         return held
 
@@ -221,12 +221,12 @@ class Leasing:
         if hand.ready or surplus < LEAST_SURPLUS:
             return
         worth = [
-            slot
-            for slot in self._slots.values()
-            if slot.live and slot.loads and slot.frontier.pending >= LEAST_PENDING
+            lease
+            for lease in self._slots.values()
+            if lease.live and lease.loads and lease.frontier.pending >= LEAST_PENDING
         ]
-        for slot in worth[: min(surplus, hand.missing)]:
-            self.end(slot, "returned", "shared out")
+        for lease in worth[: min(surplus, hand.missing)]:
+            self.end(lease, "returned", "shared out")
 
     def _begin(self, leased: Leased) -> None:
         self._coming[leased.site] = leased
@@ -248,40 +248,42 @@ class Leasing:
     async def _take_up(self, leased: Leased) -> None:
         """Make a slot of a leased site: its checkpoint, and a place on its address."""
         try:
-            slot = await (self._slot_to_load(leased) if leased.work == LOADING else self._slot_for(leased))
+            lease = await (
+                self._lease_to_crawl(leased) if leased.work == LOADING else self._open_lease(leased)
+            )
             if self._days is not None:
                 async with self._calls:
-                    (slot.day,) = await self._days.open([slot.site])
-            if not await self._find_place(slot) or self._coming.get(leased.site) is not leased:
+                    (lease.day,) = await self._days.open([lease.site])
+            if not await self._find_place(lease) or self._coming.get(leased.site) is not leased:
                 return
-            self._slots[leased.site] = slot
+            self._slots[leased.site] = lease
         finally:
             if self._coming.get(leased.site) is leased:
                 del self._coming[leased.site]
-        if slot.ending:
-            self._outbox.end(slot)
+        if lease.ending:
+            self._outbox.end(lease)
         else:
-            self._settle(slot)
+            self._settle(lease)
 
-    async def _slot_to_load(self, leased: Leased) -> Slot:
+    async def _lease_to_crawl(self, leased: Leased) -> SiteLease:
         entries, given, budget = await self._checkpoint(leased)
-        slot = self._slot(leased, self._frontier(leased.site, entries, budget))
-        _take_given(slot, given)
-        if not slot.frontier:
-            slot.add_found(("/",), 0)
+        lease = self._new_lease(leased, self._frontier(leased.site, entries, budget))
+        _take_given(lease, given)
+        if not lease.frontier:
+            lease.add_found(("/",), 0)
         if leased.may_be_alias:
-            slot.begin_comparison()
-        return slot
+            lease.begin_comparison()
+        return lease
 
-    async def _slot_for(self, leased: Leased) -> Slot:
+    async def _open_lease(self, leased: Leased) -> SiteLease:
         """A slot of another work, with what it is to ask."""
         packed = b""
         if jobs.is_packed(leased.work):
             async with self._calls:
                 packed = await self._queue.packet(leased.site, leased.work)
-        slot = self._slot(leased, Frontier())
-        self.begin(slot, packed)
-        return slot
+        lease = self._new_lease(leased, Frontier())
+        self.begin(lease, packed)
+        return lease
 
     async def _checkpoint(self, leased: Leased) -> tuple[list[bytes], list[str], int | None]:
         if not leased.more:
@@ -289,13 +291,13 @@ class Leasing:
         async with self._calls:
             return await self._queue.checkpoint(leased.site)
 
-    def _slot(self, leased: Leased, frontier: Frontier) -> Slot:
+    def _new_lease(self, leased: Leased, frontier: Frontier) -> SiteLease:
         override = self._overrides.of(leased.site)
         delay = override.delay_or(self._delay)
-        dress = Dress(leased.site, override, self._user_agent)
-        slot = Slot(leased, frontier, 0, dress, delay, override.connections, delay=delay)
-        slot.probe_pages = PROBE_PAGES if leased.probe else None
-        return slot
+        site_session = SiteSession(leased.site, override, self._user_agent)
+        lease = SiteLease(leased, frontier, 0, site_session, delay, override.connections, delay=delay)
+        lease.probe_pages = PROBE_PAGES if leased.probe else None
+        return lease
 
     def _frontier(self, site: str, entries: list[bytes], budget: int | None) -> Frontier:
         pages = self._options.max_pages_per_site if budget is None else budget
@@ -308,33 +310,33 @@ class Leasing:
             frontier.replace_checkpoint()
         return frontier
 
-    async def _find_place(self, slot: Slot) -> bool:
+    async def _find_place(self, lease: SiteLease) -> bool:
         """Take a place on the site's address; where all are taken, the slot ends `parked`. False: the lease is lost."""
         try:
             # The least of several: names of one server may tell its addresses in any order.
-            address = min(await self._names.resolve(host_of(slot.site)))
+            address = min(await self._names.resolve(host_of(lease.site)))
         except Exception as error:
             # Whatever is wrong with the name, the fetch will meet it too and record it.
-            logger.debug("%s: %s", slot.site, error)
+            logger.debug("%s: %s", lease.site, error)
             return True
-        slot.address = address
+        lease.address = address
         try:
             async with self._calls:
-                placed = await self._queue.locate(self._session.name, slot.leased, address)
+                placed = await self._queue.locate(self._session.name, lease.leased, address)
         except StaleLeaseError:
             return False
         if not placed:
-            slot.ending, slot.detail = "parked", address
+            lease.ending, lease.detail = "parked", address
         return True
 
     # --- paths from outside ---
 
     def offered(self) -> Iterator[tuple[str, str, int]]:
         """Links that other works than loading found since the last call: site, path, depth."""
-        for slot in [slot for slot in self._slots.values() if slot.offers]:
-            offers, slot.offers = slot.offers, {}
+        for lease in [lease for lease in self._slots.values() if lease.offers]:
+            offers, lease.offers = lease.offers, {}
             for path, depth in offers.items():
-                yield slot.site, path, depth
+                yield lease.site, path, depth
 
     def note_given(self, sites: Iterable[str]) -> None:
         """Paths were given for these sites: `take_given` brings them in."""
@@ -349,39 +351,39 @@ class Leasing:
         is not known before its answer.
         """
         for site in list(self._given):
-            slot = self.slot_of(site)
-            if slot is not None and slot.loads:
-                if slot.packed is not None:
+            lease = self.slot_of(site)
+            if lease is not None and lease.loads:
+                if lease.packed is not None:
                     continue
-                entries = await self._queue.given(site, slot.paths_seen)
+                entries = await self._queue.given(site, lease.paths_seen)
                 # A site that ended during the call must not count them: then `leave` finds that there are more.
-                if entries and self.slot_of(site) is slot:
-                    _take_given(slot, entries)
-                    self._settle(slot)
+                if entries and self.slot_of(site) is lease:
+                    _take_given(lease, entries)
+                    self._settle(lease)
             self._given.discard(site)
 
     # --- going ---
 
-    def end(self, slot: Slot, ending: Ending, reason: str = "", due_ms: int = 0) -> None:
+    def end(self, lease: SiteLease, ending: Ending, reason: str = "", due_ms: int = 0) -> None:
         """Fetch nothing more of a site, and give it back once all of it is published."""
-        slot.ending, slot.reason, slot.due_ms = ending, reason or slot.reason, due_ms
-        self.keep_distance(slot)
-        self._outbox.end(slot)
+        lease.ending, lease.reason, lease.due_ms = ending, reason or lease.reason, due_ms
+        self.keep_distance(lease)
+        self._outbox.end(lease)
         self.asks.set()
 
-    def keep_distance(self, slot: Slot) -> None:
+    def keep_distance(self, lease: SiteLease) -> None:
         """Whoever holds a returned site next asks it no earlier than this agent would have."""
-        seconds = slot.free_at - asyncio.get_running_loop().time()
+        seconds = lease.free_at - asyncio.get_running_loop().time()
         # A finished site may be opened again at once.
-        if (not slot.loads or slot.ending == "finished") and slot.started_at and seconds > 0:
-            slot.free_at_ms = self.due_ms(seconds)
-        if slot.ending == "suspended" and seconds > KEEP_SECONDS:
-            slot.ending = "later"
-        if slot.ending not in ("returned", "later") or not slot.started_at or seconds <= 0:
+        if (not lease.loads or lease.ending == "finished") and lease.started_at and seconds > 0:
+            lease.free_at_ms = self.due_ms(seconds)
+        if lease.ending == "suspended" and seconds > KEEP_SECONDS:
+            lease.ending = "later"
+        if lease.ending not in ("returned", "later") or not lease.started_at or seconds <= 0:
             return
-        slot.due_ms = max(slot.due_ms, self.due_ms(seconds))
+        lease.due_ms = max(lease.due_ms, self.due_ms(seconds))
         if seconds > KEEP_SECONDS:
-            slot.ending = "later"
+            lease.ending = "later"
 
     def due_ms(self, seconds: float) -> int:
         """The server's time, in ms, so many seconds from now."""
@@ -390,31 +392,31 @@ class Leasing:
     def stop(self, sites: Iterable[str]) -> None:
         """The operator paused or blocked them."""
         for site in sites:
-            if slot := self.slot_of(site):
-                self.end(slot, "returned", "stopped by the operator")
+            if lease := self.slot_of(site):
+                self.end(lease, "returned", "stopped by the operator")
 
     def suspend(self, sites: Iterable[str]) -> None:
         """The plan has better use for their slots at this hour."""
         for site in sites:
-            if (slot := self.slot_of(site)) and slot.loads:
-                self.end(slot, "suspended", "suspended by the plan")
+            if (lease := self.slot_of(site)) and lease.loads:
+                self.end(lease, "suspended", "suspended by the plan")
 
-    def count_turn(self, slot: Slot) -> None:
+    def count_turn(self, lease: SiteLease) -> None:
         """A page's turn has ended: a site that was leased for a probe, or is to be compared, goes back after a few."""
-        if slot.probe_pages is not None and slot.live:
-            slot.probe_pages -= 1
-            if slot.probe_pages <= 0:
-                self.end(slot, "suspended", "probed")
-        if slot.to_compare is not None and slot.live:
-            slot.to_compare -= 1
-            if slot.to_compare <= 0:
-                self.end(slot, "returned", "compared with another site's pages")
+        if lease.probe_pages is not None and lease.live:
+            lease.probe_pages -= 1
+            if lease.probe_pages <= 0:
+                self.end(lease, "suspended", "probed")
+        if lease.to_compare is not None and lease.live:
+            lease.to_compare -= 1
+            if lease.to_compare <= 0:
+                self.end(lease, "returned", "compared with another site's pages")
 
     def lose(self) -> None:
         """All leases are others' now."""
         self._coming.clear()
-        for slot in list(self._slots.values()):
-            self._outbox.drop(slot)
+        for lease in list(self._slots.values()):
+            self._outbox.drop(lease)
 
     async def return_all(self, seconds: float) -> None:
         """End every slot, for the agent closes; those being taken up are waited for, so long at most."""
@@ -424,10 +426,10 @@ class Leasing:
                 task.cancel()
             for error in filter(None, (task.exception() for task in taken)):
                 logger.debug("not taken up: %s", error)
-        for slot in list(self._slots.values()):
-            slot.in_flight = slot.parsing = 0  # the engine is closed: nothing comes any more
-            if slot.live or slot.ending == "suspended":
-                self.end(slot, "returned")
+        for lease in list(self._slots.values()):
+            lease.in_flight = lease.parsing = 0  # the engine is closed: nothing comes any more
+            if lease.live or lease.ending == "suspended":
+                self.end(lease, "returned")
 
     async def find_orphans(self) -> None:
         """Give back sites that the server says are ours and that we do not know: a lease's reply was lost.
@@ -446,45 +448,47 @@ class Leasing:
                     await self._queue.leave(self._session.name, Leased(site, token, True, None), "returned")
         self._orphans = unknown
 
-    def _slot_left(self, slot: Slot, gone: bool) -> None:
+    def _lease_left(self, lease: SiteLease, gone: bool) -> None:
         """Called by the outbox: the slot was given back or lost, or else goes on with paths given meanwhile."""
         if not gone:
-            self._begin_task(self._reload(slot))
+            self._begin_task(self._reload(lease))
             return
-        if self._slots.get(slot.site) is slot:
-            del self._slots[slot.site]
-        self.tell_unsent(slot)
+        if self._slots.get(lease.site) is lease:
+            del self._slots[lease.site]
+        self.tell_unsent(lease)
         self.asks.set()
 
     @staticmethod
-    def tell_unsent(slot: Slot) -> None:
+    def tell_unsent(lease: SiteLease) -> None:
         """Say how many of the spider's own requests still wait to be sent to a site that goes back."""
         # A page's request that a middleware replaced is none of them: its turn comes with the site's next lease.
-        own = sum((errand := errand_of(one)) is None or errand.own for one in slot.own_requests or ())
+        own = sum(
+            (context := request_context_of(one)) is None or context.own for one in lease.own_requests or ()
+        )
         if own:
             logger.warning(
-                "%s: %d requests of the spider's own were not sent: the site went back", slot.site, own
+                "%s: %d requests of the spider's own were not sent: the site went back", lease.site, own
             )
 
-    async def _reload(self, slot: Slot) -> None:
+    async def _reload(self, lease: SiteLease) -> None:
         """Go on with a site that was to be finished; it counts as ending until its new paths are there."""
         try:
-            entries = await self._queue.given(slot.site, slot.paths_seen)
+            entries = await self._queue.given(lease.site, lease.paths_seen)
         except BaseException:
-            self._outbox.end(slot)  # the server will say again that there are more
+            self._outbox.end(lease)  # the server will say again that there are more
             raise
-        if slot.lost:
+        if lease.lost:
             return
-        _take_given(slot, entries)
-        slot.ending, slot.checkpointed = None, False
-        self._settle(slot)
+        _take_given(lease, entries)
+        lease.ending, lease.checkpointed = None, False
+        self._settle(lease)
 
 
-def _take_given(slot: Slot, entries: Iterable[str]) -> None:
+def _take_given(lease: SiteLease, entries: Iterable[str]) -> None:
     """Paths from outside into the slot's frontier; says so of words that are no path."""
-    bad = slot.take_given(entries)
+    bad = lease.take_given(entries)
     if bad:
         logger.warning(
             "%s: %d of the paths given for it are no paths and left out, the first is %.100r; expected /…",
-            *(slot.site, len(bad), bad[0]),
+            *(lease.site, len(bad), bad[0]),
         )

@@ -57,7 +57,7 @@ class Overrides:
         return next((self._entries[key] for key in (site, host, *above) if key in self._entries), PLAIN)
 
 
-class Dress:
+class SiteSession:
     """What the requests of one site in hand wear."""
 
     def __init__(self, site: str, override: SiteOverride, user_agent: str) -> None:
@@ -75,7 +75,7 @@ class Dress:
         if override.cookies:
             self._keep(site, override.cookies.items())
 
-    def put_on(self, request: Request) -> None:
+    def apply(self, request: Request) -> None:
         """Add what the site is to be asked with; what a user's own request already says stays.
 
         A redirect of robots.txt may lead to a stranger, who gets nothing of it.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from crawler import records
     from crawler.agent.agent import Agent
     from crawler.agent.frontier import Turn
-    from crawler.agent.site_lease import Slot
+    from crawler.agent.site_lease import SiteLease
     from crawler.content.html import Links, Written
 
 logger = logging.getLogger("pipelines")
@@ -59,10 +59,10 @@ class LoadedPage:
     """A page with an answer 2xx. `record` is what will be stored; `out_links` its links as 64-bit hashes."""
 
     def __init__(
-        self, agent: Agent, slot: Slot, turn: Turn, response: Response, record: records.Page
+        self, agent: Agent, lease: SiteLease, turn: Turn, response: Response, record: records.Page
     ) -> None:
         self.agent = agent
-        self.slot = slot
+        self.lease = lease
         self.turn = turn
         self.response = response
         self.record = record
@@ -128,7 +128,7 @@ class LoadedPage:
             self.written,
             self.document,
             self.response.url,
-            self.slot.site,
+            self.lease.site,
             self.agent.options.max_links_per_page,
             self.agent.max_url_length,
             lambda: self.charset,
@@ -148,7 +148,7 @@ class LoadedPage:
     def directives(self) -> set[str]:
         """Words of meta robots and X-Robots-Tag, in lower case."""
         header = b"\n".join(self.response.headers.getlist("X-Robots-Tag")).decode("latin-1")
-        return links.robots_directives(self.document, header, self.slot.dress.user_agent)
+        return links.robots_directives(self.document, header, self.lease.site_session.user_agent)
 
     def publish(self) -> None:
         """The turn is over: into the results stream with the record, whatever the steps of the chain did to it."""
@@ -160,11 +160,11 @@ class LoadedPage:
             self._publish()
 
     def _publish(self) -> None:
-        if self.slot.lost:
+        if self.lease.lost:
             return
         self._bound_extra()
-        self.agent.publish(self.slot, self.record, self.out_links)
-        self.slot.frontier.finish(self.turn)
+        self.agent.publish(self.lease, self.record, self.out_links)
+        self.lease.frontier.finish(self.turn)
 
     def _bound_extra(self) -> None:
         """Whatever steps put into `extra`, the record can be written, and says what is missing."""
@@ -176,7 +176,7 @@ class LoadedPage:
 
     def _bare_record(self, error: Exception) -> records.Page:
         return type(self.record)(
-            site=self.slot.site,
+            site=self.lease.site,
             path=self.turn.path,
             fetched_at=int(time.time() * 1000),
             outcome="stored",
@@ -184,7 +184,7 @@ class LoadedPage:
             depth=self.turn.depth,
             tries=self.turn.tries,
             error=f"{type(error).__name__}: {error}"[:200],
-            work=self.slot.leased.work,
+            work=self.lease.leased.work,
             asked_as=self.turn.asked_as,
         )
 

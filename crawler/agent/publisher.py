@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from crawler import left_out, records
 from crawler.agent.session import Author, now_ms
-from crawler.agent.site_lease import Slot
+from crawler.agent.site_lease import SiteLease
 from crawler.queue.queue import Delivery, Published, SiteQueue, StaleLeaseError
 
 logger = logging.getLogger("agent")
@@ -33,15 +33,15 @@ class Outbox:
         self.packs = False  # records are sent packed: many wait in the stream already
         self.due = asyncio.Event()  # a flush should not wait for its time
         # Called with each slot that was given back or lost (True), or goes on, for it was given more paths (False).
-        self.left: Callable[[Slot, bool], None] = lambda _slot, _gone: None
+        self.left: Callable[[SiteLease, bool], None] = lambda _slot, _gone: None
         # Asked for a slot of another work than loading: when it is due again (server's time, seconds; 0.0: it is not).
-        self.next_due: Callable[[Slot], float] = lambda _slot: 0.0
+        self.next_due: Callable[[SiteLease], float] = lambda _slot: 0.0
         self._queue = queue
         self._author = author
         self._agent = author.name
         self._most = most
         self._enough = enough
-        self._slots: dict[Slot, None] = {}  # with something to send or to leave, in order of arrival
+        self._slots: dict[SiteLease, None] = {}  # with something to send or to leave, in order of arrival
         self._size = 0
 
     def __len__(self) -> int:
@@ -57,187 +57,187 @@ class Outbox:
         """Whether everything was told and every ending slot given back."""
         return not self._slots
 
-    def add(self, slot: Slot, record: records.Record, links: bytes = b"") -> None:
+    def add(self, lease: SiteLease, record: records.Record, links: bytes = b"") -> None:
         """Queue what is told of a finished page, or of the site itself; dropped where the slot is lost."""
-        if slot.lost:
+        if lease.lost:
             return
-        slot.records.append((self._author.numbered(record), links))
-        self._slots[slot] = None
+        lease.records.append((self._author.numbered(record), links))
+        self._slots[lease] = None
         self._size += 1
         if self._size >= self._enough:
             self.due.set()
 
-    def end(self, slot: Slot) -> None:
+    def end(self, lease: SiteLease) -> None:
         """The slot's `ending` is set: give it back once it is published."""
-        self._slots[slot] = None
+        self._slots[lease] = None
         self.due.set()
 
-    def drop(self, slot: Slot) -> None:
+    def drop(self, lease: SiteLease) -> None:
         """The lease is another's: forget what the slot holds."""
-        slot.lost = True
-        self._slots.pop(slot, None)
-        self._size -= slot.unpublished
-        slot.records, slot.packed, slot.delivery = [], None, None
-        self.left(slot, True)
+        lease.lost = True
+        self._slots.pop(lease, None)
+        self._size -= lease.unpublished
+        lease.records, lease.packed, lease.delivery = [], None, None
+        self.left(lease, True)
 
     def pack(self) -> None:
         """Take what is finished by now, and what its frontier learned by it."""
         self.due.clear()
-        for slot in self._slots:
-            self._add_load(slot)
-            if slot.unpublished or self._wants_checkpoint(slot):
-                slot.pack()
+        for lease in self._slots:
+            self._add_load(lease)
+            if lease.unpublished or self._wants_checkpoint(lease):
+                lease.pack()
 
-    def _add_load(self, slot: Slot) -> None:
+    def _add_load(self, lease: SiteLease) -> None:
         """What a lease saw of its site's load goes with its last delivery."""
-        if slot.ending is None or slot.busy or slot.load is None:
+        if lease.ending is None or lease.busy or lease.load is None:
             return
-        seen, slot.load = slot.load.take(), None
+        seen, lease.load = lease.load.take(), None
         if seen is not None:
-            self.add(slot, slot.visit(seen))
+            self.add(lease, lease.visit(seen))
 
     async def flush(self) -> None:
         """Send what was packed and give back what has ended. Connection errors go to the caller; call again."""
         for slots in self._calls():
-            deliveries = [await self._deliver(slot) for slot in slots]
+            deliveries = [await self._deliver(lease) for lease in slots]
             published = await self._queue.publish(self._agent, deliveries)
-            for slot, outcome in zip(slots, published, strict=True):
-                self._settle(slot, outcome)
-        ending = [slot for slot in self._slots if self._may_leave(slot)]
+            for lease, outcome in zip(slots, published, strict=True):
+                self._settle(lease, outcome)
+        ending = [lease for lease in self._slots if self._may_leave(lease)]
         for start in range(0, len(ending), LEAVES_AT_A_TIME):
             await asyncio.gather(*map(self._leave, ending[start : start + LEAVES_AT_A_TIME]))
 
-    async def _deliver(self, slot: Slot) -> Delivery:
+    async def _deliver(self, lease: SiteLease) -> Delivery:
         """What the slot sends, made in a thread where packing its frontier would hold up the event loop."""
-        packed = slot.packed
+        packed = lease.packed
         assert packed is not None
-        if slot.delivery is None:
+        if lease.delivery is None:
             large = packed.snapshot is not None and len(packed.snapshot.paths) > LARGE
-            delivery = await asyncio.to_thread(slot.seal, packed) if large else slot.seal(packed)
-            slot.delivery = _small(delivery) if self.packs else delivery
-        return slot.delivery
+            delivery = await asyncio.to_thread(lease.seal, packed) if large else lease.seal(packed)
+            lease.delivery = _small(delivery) if self.packs else delivery
+        return lease.delivery
 
-    def _calls(self) -> list[list[Slot]]:
+    def _calls(self) -> list[list[SiteLease]]:
         """The slots with something packed, in calls of bounded size."""
-        calls: list[list[Slot]] = []
+        calls: list[list[SiteLease]] = []
         room = 0
-        for slot in self._slots:
-            if slot.packed is None:
+        for lease in self._slots:
+            if lease.packed is None:
                 continue
             if room <= 0:
                 calls.append([])
                 room = CALL_RECORDS
-            calls[-1].append(slot)
-            room -= max(1, len(slot.packed.records))
+            calls[-1].append(lease)
+            room -= max(1, len(lease.packed.records))
         return calls
 
     @staticmethod
-    def _wants_checkpoint(slot: Slot) -> bool:
+    def _wants_checkpoint(lease: SiteLease) -> bool:
         """An unfinished site that goes back takes along what its frontier learned last."""
-        unfinished = slot.ending in ("returned", "suspended", "later")
-        return slot.loads and unfinished and not slot.busy and not slot.checkpointed
+        unfinished = lease.ending in ("returned", "suspended", "later")
+        return lease.loads and unfinished and not lease.busy and not lease.checkpointed
 
-    def _may_leave(self, slot: Slot) -> bool:
+    def _may_leave(self, lease: SiteLease) -> bool:
         """Whether all of an ending slot is published; what it learned while that was under way is not yet."""
-        if not slot.ending or slot.busy:
+        if not lease.ending or lease.busy:
             return False
         # The plan may have it asked again at once: nobody may before its pause is over.
-        if slot.ending == "suspended" and asyncio.get_running_loop().time() < slot.free_at:
+        if lease.ending == "suspended" and asyncio.get_running_loop().time() < lease.free_at:
             return False
-        if slot.unpublished or slot.untold or self._wants_checkpoint(slot):
+        if lease.unpublished or lease.untold or self._wants_checkpoint(lease):
             self.due.set()
             return False
         return True
 
-    def _settle(self, slot: Slot, outcome: Published) -> None:
-        if slot.lost:
+    def _settle(self, lease: SiteLease, outcome: Published) -> None:
+        if lease.lost:
             return
         if outcome.verdict in ("STALE", "GAP"):
             reason = "the lease is not this agent's any more"
             if outcome.verdict == "GAP":
                 reason = "Redis is older than this agent and lost its last delivery"
-            logger.warning("%s: %s; its unpublished pages will be fetched again", slot.site, reason)
-            self.drop(slot)
+            logger.warning("%s: %s; its unpublished pages will be fetched again", lease.site, reason)
+            self.drop(lease)
             return
-        assert slot.packed is not None
-        self._size -= len(slot.packed.records)
-        slot.delivered()
+        assert lease.packed is not None
+        self._size -= len(lease.packed.records)
+        lease.delivered()
         if outcome.alias_of:
-            slot.begin_comparison(outcome.alias_of)
-        if not slot.records and slot.ending is None:
-            self._slots.pop(slot, None)
+            lease.begin_comparison(outcome.alias_of)
+        if not lease.records and lease.ending is None:
+            self._slots.pop(lease, None)
 
-    async def _leave(self, slot: Slot) -> None:
-        assert slot.ending is not None
-        if not slot.loads:
-            await self._leave_work(slot)
+    async def _leave(self, lease: SiteLease) -> None:
+        assert lease.ending is not None
+        if not lease.loads:
+            await self._leave_work(lease)
             return
-        report = self._author.numbered(_report(slot))
+        report = self._author.numbered(_report(lease))
         try:
             done = await self._queue.leave(
                 self._agent,
-                slot.leased,
-                slot.ending,
-                due_ms=slot.due_ms,
-                detail=slot.paths_seen if slot.ending == "finished" else slot.detail,
-                reason=slot.reason,
+                lease.leased,
+                lease.ending,
+                due_ms=lease.due_ms,
+                detail=lease.paths_seen if lease.ending == "finished" else lease.detail,
+                reason=lease.reason,
                 report=report,
-                known=len(slot.frontier),
-                done=slot.frontier.published,
-                done_hash=slot.frontier.done_hash,
-                left_out=left_out.to_text(slot.frontier.left_out),
-                rests_until_ms=slot.free_at_ms,
-                seq=slot.seq,
+                known=len(lease.frontier),
+                done=lease.frontier.published,
+                done_hash=lease.frontier.done_hash,
+                left_out=left_out.to_text(lease.frontier.left_out),
+                rests_until_ms=lease.free_at_ms,
+                seq=lease.seq,
             )
         except StaleLeaseError:
-            self.drop(slot)
+            self.drop(lease)
             return
-        self._slots.pop(slot, None)
-        self.left(slot, done)
+        self._slots.pop(lease, None)
+        self.left(lease, done)
 
-    async def _leave_work(self, slot: Slot) -> None:
+    async def _leave_work(self, lease: SiteLease) -> None:
         """Another work has no frontier to tell of; what it did not come to, or is to do again, has its time."""
-        assert slot.ending is not None
-        due_ms = slot.due_ms
-        if slot.ending == "finished":
-            due_ms = int(self.next_due(slot) * 1000)
-        rests = max(slot.rests_until_ms, slot.free_at_ms)
+        assert lease.ending is not None
+        due_ms = lease.due_ms
+        if lease.ending == "finished":
+            due_ms = int(self.next_due(lease) * 1000)
+        rests = max(lease.rests_until_ms, lease.free_at_ms)
         try:
             await self._queue.leave(
-                self._agent, slot.leased, slot.ending, due_ms=due_ms, rests_until_ms=rests, seq=slot.seq
+                self._agent, lease.leased, lease.ending, due_ms=due_ms, rests_until_ms=rests, seq=lease.seq
             )
         except StaleLeaseError:
-            self.drop(slot)
+            self.drop(lease)
             return
-        self._slots.pop(slot, None)
-        self.left(slot, True)
+        self._slots.pop(lease, None)
+        self.left(lease, True)
 
 
 def _small(delivery: Delivery) -> Delivery:
     return delivery._replace(records=[(records.pack(record), links) for record, links in delivery.records])
 
 
-def _report(slot: Slot) -> records.SiteEnded:
+def _report(lease: SiteLease) -> records.SiteEnded:
     return records.SiteEnded(
-        site=slot.site,
+        site=lease.site,
         ended_at=now_ms(),
-        finished=slot.ending == "finished",
-        published=slot.frontier.published,
-        known=len(slot.frontier),
-        over_budget=slot.frontier.over_budget,
-        left_out=slot.frontier.left_out,
-        left_out_hashes=slot.frontier.pack_left_out(),
-        pending=slot.frontier.pending,
-        reason=_why(slot),
+        finished=lease.ending == "finished",
+        published=lease.frontier.published,
+        known=len(lease.frontier),
+        over_budget=lease.frontier.over_budget,
+        left_out=lease.frontier.left_out,
+        left_out_hashes=lease.frontier.pack_left_out(),
+        pending=lease.frontier.pending,
+        reason=_why(lease),
     )
 
 
-def _why(slot: Slot) -> str:
+def _why(lease: SiteLease) -> str:
     """Why a site ended early or waits, and what of it was left out; nothing for one that was walked to its end."""
-    words = left_out.in_words(slot.frontier.left_out)
-    why = slot.reason if slot.ending != "finished" else ""
-    if slot.ending == "finished" and slot.given_up:
-        why = f"{records.GIVEN_UP}{slot.given_up[1]}"
+    words = left_out.in_words(lease.frontier.left_out)
+    why = lease.reason if lease.ending != "finished" else ""
+    if lease.ending == "finished" and lease.given_up:
+        why = f"{records.GIVEN_UP}{lease.given_up[1]}"
     return "; ".join(
-        filter(None, (why, words and f"left out: {words}", slot.traps.why if slot.traps else ""))
+        filter(None, (why, words and f"left out: {words}", lease.traps.why if lease.traps else ""))
     )

@@ -22,7 +22,7 @@ from scrapy.http import Response
 from scrapy.spidermiddlewares.base import BaseSpiderMiddleware
 
 from crawler.fetch.context import KEY, FetchContext
-from crawler.fetch.errors import RobotsDenied
+from crawler.fetch.errors import RobotsDeniedError
 from crawler.urls.url import resolve
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from crawler.agent.frontier import Turn
-    from crawler.agent.site_lease import Slot
+    from crawler.agent.site_lease import SiteLease
 
 
 # All slots share one download slot, which AutoThrottle would slow down for every site.
@@ -51,17 +51,17 @@ PAGE_META: Final[dict[str, Any]] = {
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Errand(FetchContext):
+class RequestContext(FetchContext):
     """One request of a slot: robots.txt, a page's turn (`turn`), a spider's own (`own`), or a `trial` of the site."""
 
-    slot: Slot = field(kw_only=True)
+    lease: SiteLease = field(kw_only=True)
     turn: Turn | None = None
     own: bool = False
     trial: bool = False  # a page that was loaded before is asked again: does the site work?
     callback: Callable[..., Any] | None = None  # the user's, of a request of his own
     errback: Callable[..., Any] | None = None
     replaced: int = 0  # requests that middlewares put in its place so far
-    heir: Request | None = None  # the one that is in its place now, and not yet back
+    replacement: Request | None = None  # the one that is in its place now, and not yet back
     under_way: bool = False
     url: str = ""  # what was asked for at last
     headers: Headers | None = None  # that request's, with what middlewares add
@@ -70,7 +70,7 @@ class Errand(FetchContext):
     hops: int = 0  # such requests for the page, this one included
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url or self.slot.site}>"
+        return f"<{type(self).__name__} {self.url or self.lease.site}>"
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -90,32 +90,32 @@ class Errand(FetchContext):
     @property
     def elsewhere(self) -> bool:
         """Whether another site is asked: a redirect of robots.txt may lead there."""
-        return not self.url.startswith(f"{self.slot.site}/")
+        return not self.url.startswith(f"{self.lease.site}/")
 
     def begin(self, request: Request) -> None:
         """The request is on its way."""
         self.under_way = True
         self.url, self.headers = request.url, request.headers
-        self.patience = None if self.elsewhere else self.slot.patience
-        self.slot.in_flight += 1
+        self.timeouts = None if self.elsewhere else self.lease.timeouts
+        self.lease.in_flight += 1
 
     def end(self) -> bool:
         """The request is no longer under way; whether it was."""
         if not self.under_way:
             return False
         # The heir refers to this errand in turn: such a circle would be freed late.
-        self.under_way, self.heir = False, None
-        self.slot.in_flight -= 1
-        if self.slot.day is not None:
-            self.slot.day.count(0, self.received)
+        self.under_way, self.replacement = False, None
+        self.lease.in_flight -= 1
+        if self.lease.day is not None:
+            self.lease.day.count(0, self.received)
             self.received = 0
         return True
 
 
-def errand_of(request: Request) -> Errand | None:
+def request_context_of(request: Request) -> RequestContext | None:
     """The errand in a request's meta; None: it is not a slot's, nor a copy of one."""
-    errand = request.meta.get(KEY)
-    return errand if isinstance(errand, Errand) else None
+    context = request.meta.get(KEY)
+    return context if isinstance(context, RequestContext) else None
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -165,16 +165,16 @@ class GivenBy(BaseSpiderMiddleware):
     def get_processed_request(self, request: Request, response: Response | None) -> Request:
         """Called with every request that a spider gives."""
         asked = getattr(response, "request", None)
-        errand = errand_of(asked) if asked is not None else None
-        if errand is not None:
-            request.meta[_GIVEN_BY] = errand.slot
+        context = request_context_of(asked) if asked is not None else None
+        if context is not None:
+            request.meta[_GIVEN_BY] = context.lease
         return request
 
 
-def giver_of(request: Request) -> Slot | None:
+def giver_of(request: Request) -> SiteLease | None:
     """The slot of the page that gives this request, said once; None: no page of a site in hand, or it is not known."""
-    slot: Slot | None = request.meta.pop(_GIVEN_BY, None)
-    return slot
+    lease: SiteLease | None = request.meta.pop(_GIVEN_BY, None)
+    return lease
 
 
 def default_callbacks(spider: Spider | None) -> tuple[object, ...]:
@@ -192,13 +192,13 @@ def beyond_link(request: Request, spider: Spider | None) -> list[str]:
     return found
 
 
-def carried(request: Request, errand: Errand | None) -> list[str]:
+def carried(request: Request, context: RequestContext | None) -> list[str]:
     """What it has for its callback or for the site that a page has no room for, by name.
 
-    `errand` tells that it is a copy of a request of ours, or has its meta: what others put in is no word of the user.
+    `context` tells that it is a copy of a request of ours, or has its meta: what others put in is no word of the user.
     """
     headers = request.headers.keys() - _NOT_GIVEN
-    if errand is not None and not errand.own and request.headers == errand.headers:
+    if context is not None and not context.own and request.headers == context.headers:
         headers = set()
     given: dict[str, Any] = {
         "errback": request.errback,
@@ -206,7 +206,7 @@ def carried(request: Request, errand: Errand | None) -> list[str]:
         "headers": headers,
         "cookies": request.cookies,
     }
-    written = _WRITTEN if errand is None else _COPIED
+    written = _WRITTEN if context is None else _COPIED
     meta = [f"meta[{key!r}]" for key in request.meta if key not in written]
     return [name for name, one in given.items() if one] + meta
 
@@ -219,9 +219,9 @@ class OwnRequests:
         self._most = most
         self._taken: dict[str, _Taken] = {}
 
-    def take(self, slot: Slot, request: Request) -> bool:
+    def take(self, lease: SiteLease, request: Request) -> bool:
         """Whether this one is to be fetched; counted as taken if so."""
-        taken = self._of(slot)
+        taken = self._of(lease)
         assert self._crawler.request_fingerprinter
         mark = self._crawler.request_fingerprinter.fingerprint(request)
         if mark in taken.marks and not request.dont_filter:
@@ -231,7 +231,7 @@ class OwnRequests:
             if not taken.told:
                 logger.warning(
                     "%s: %d requests of the spider's own (MAX_PAGES_PER_SITE); more are dropped",
-                    slot.site,
+                    lease.site,
                     self._most,
                 )
             taken.told = True
@@ -240,18 +240,18 @@ class OwnRequests:
         taken.count += 1
         return True
 
-    def _of(self, slot: Slot) -> _Taken:
-        taken = self._taken.get(slot.site)
-        if taken is None or taken.slot is not slot:
+    def _of(self, lease: SiteLease) -> _Taken:
+        taken = self._taken.get(lease.site)
+        if taken is None or taken.lease is not lease:
             # What went back is forgotten here, where alone the number grows.
-            self._taken = {site: one for site, one in self._taken.items() if one.slot.live}
-            taken = self._taken[slot.site] = _Taken(slot)
+            self._taken = {site: one for site, one in self._taken.items() if one.lease.live}
+            taken = self._taken[lease.site] = _Taken(lease)
         return taken
 
 
 class _Taken:
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
+    def __init__(self, lease: SiteLease) -> None:
+        self.lease = lease
         self.marks: set[bytes] = set()
         self.count = 0
         self.told = False
@@ -262,32 +262,32 @@ class _Taken:
 # redirect.
 #
 # That of pages is looked at when their turn comes (crawler/agent/fetcher.py). What the rules forbid is never fetched:
-# the request's errback gets RobotsDenied, and the page whose place it was in has failed.
+# the request's errback gets RobotsDeniedError, and the page whose place it was in has failed.
 
 
 class OwnRobots:
     """A downloader middleware, the first: redirected and replaced requests come by here once more."""
 
     def process_request(self, request: Request) -> None:
-        """Raise RobotsDenied where the site's rules forbid the URL, or are another site's and not known here."""
-        errand = errand_of(request)
-        if errand is None or not _is_strange(errand):
+        """Raise RobotsDeniedError where the site's rules forbid the URL, or are another site's and not known here."""
+        context = request_context_of(request)
+        if context is None or not _is_strange(context):
             return
-        slot = errand.slot
-        if resolve(request.url)[0] != slot.site:
-            reason = f"{request.url} is not of {slot.site}, in whose request's place it was put"
-        elif slot.rules is None or not slot.rules.allows(request.url, slot.dress.user_agent):
-            reason = f"robots.txt of {slot.site} forbids {request.url}"
+        lease = context.lease
+        if resolve(request.url)[0] != lease.site:
+            reason = f"{request.url} is not of {lease.site}, in whose request's place it was put"
+        elif lease.rules is None or not lease.rules.allows(request.url, lease.site_session.user_agent):
+            reason = f"robots.txt of {lease.site} forbids {request.url}"
         else:
             return
         logger.info("%s; it is not fetched", reason)
-        raise RobotsDenied(reason)
+        raise RobotsDeniedError(reason)
 
 
-def _is_strange(errand: Errand) -> bool:
+def _is_strange(context: RequestContext) -> bool:
     """Whether nobody has looked at the URL since these rules were read; robots.txt itself is read wherever it lies."""
-    beside_pages = errand.own or errand.trial or errand.hops > 0
-    return beside_pages or (errand.replaced > 0 and not errand.for_robots)
+    beside_pages = context.own or context.trial or context.hops > 0
+    return beside_pages or (context.replaced > 0 and not context.for_robots)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -321,13 +321,13 @@ class TurnDownloader(Downloader):
 
     def fetch(self, request: Request, spider: Spider | None = None) -> Deferred[Response | Request]:  # noqa: ARG002
         """What came for the request through all downloader middlewares: its response, or a request in its place."""
-        errand = errand_of(request)
-        if errand is not None and not errand.under_way:
+        context = request_context_of(request)
+        if context is not None and not context.under_way:
             # A copy that goes around the queue: no slot sends it.
             del request.meta[KEY]
-            errand = None
+            context = None
         fetched: Deferred[Response | Request] = super().fetch(request)
-        return fetched if errand is None else fetched.addCallback(partial(self._kept, request, errand))
+        return fetched if context is None else fetched.addCallback(partial(self._kept, request, context))
 
     def needs_backout(self) -> bool:
         """Whether CONCURRENT_REQUESTS are under way; checks of sites' status do not count, or ill sites stop it all."""
@@ -335,32 +335,34 @@ class TurnDownloader(Downloader):
         pages = len(self.active) - (len(checks.active) if checks else 0)
         return 0 < self.total_concurrency <= pages
 
-    def _kept(self, request: Request, errand: Errand, came: Response | Request) -> Response | Request:
+    def _kept(
+        self, request: Request, context: RequestContext, came: Response | Request
+    ) -> Response | Request:
         if isinstance(came, Request):
-            return self._in_place(request, errand, came)
+            return self._in_place(request, context, came)
         if came.request is not None and came.request is not request:
             for key, value in came.request.meta.items():
                 request.meta.setdefault(key, value)
         came.request = request
         if "cached" in came.flags:
             # Nobody was asked, so the site's delay has nothing to count from.
-            errand.slot.started_at = 0.0
+            context.lease.started_at = 0.0
         return came
 
-    def _in_place(self, request: Request, errand: Errand, came: Request) -> Request:
-        errand.replaced += 1
-        if errand.replaced > MOST_IN_PLACE:
+    def _in_place(self, request: Request, context: RequestContext, came: Request) -> Request:
+        context.replaced += 1
+        if context.replaced > MOST_IN_PLACE:
             raise IgnoreRequest(f"middlewares put {MOST_IN_PLACE} requests in its place, one after the other")
-        known = (request.callback, errand.callback, *default_callbacks(self.crawler.spider))
+        known = (request.callback, context.callback, *default_callbacks(self.crawler.spider))
         if came.callback not in known:
             self.crawler.engine.crawl(came)
             raise IgnoreRequest(f"a middleware put {came.url} with a callback of its own in its place")
         # What a copy lacks was taken out of it, as the proxy by a redirect to another scheme.
-        meta = came.meta if errand_of(came) is errand else {**request.meta, **came.meta}
-        errand.heir = came.replace(
+        meta = came.meta if request_context_of(came) is context else {**request.meta, **came.meta}
+        context.replacement = came.replace(
             callback=request.callback,
             errback=request.errback,
             cb_kwargs=came.cb_kwargs or request.cb_kwargs,
-            meta={**meta, **errand.meta, KEY: errand},
+            meta={**meta, **context.meta, KEY: context},
         )
-        return errand.heir
+        return context.replacement

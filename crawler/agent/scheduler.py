@@ -18,9 +18,9 @@ from crawler import engine
 from crawler import options as our_options
 from crawler.agent import feed_file
 from crawler.agent.agent import Agent
-from crawler.agent.fetcher import Visits
+from crawler.agent.fetcher import PageFetcher
 from crawler.agent.page import Chain
-from crawler.agent.requests import OwnRequests, beyond_link, carried, errand_of, giver_of
+from crawler.agent.requests import OwnRequests, beyond_link, carried, giver_of, request_context_of
 from crawler.fetch.wire import leave, wire_of
 from crawler.urls.seeds import Seed
 from crawler.urls.url import UrlError, resolve
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
-    from crawler.agent.requests import Errand
-    from crawler.agent.site_lease import Slot
+    from crawler.agent.requests import RequestContext
+    from crawler.agent.site_lease import SiteLease
 
 logger = logging.getLogger("agent")
 
@@ -49,7 +49,7 @@ class RequestQueue(BaseScheduler):
         self._wire = wire_of(crawler)
         chain = Chain(crawler, options.page_pipelines)
         self.agent = Agent(crawler, options, self._wire.names, chain, self._wake_engine)
-        self._visits = Visits(crawler, self.agent, chain)
+        self._visits = PageFetcher(crawler, self.agent, chain)
         self._own = OwnRequests(crawler, options.max_pages_per_site)
         self._told: set[str] = set()
 
@@ -91,8 +91,8 @@ class RequestQueue(BaseScheduler):
     def next_request(self) -> Request | None:
         """The request that is due now; None: the engine is woken when there is one."""
         self._visits.end_parsed()
-        while slot := self.agent.next_slot():
-            request = self._visits.next_request(slot)
+        while lease := self.agent.next_lease():
+            request = self._visits.next_request(lease)
             if request is not None:
                 return request
         self._sleep()
@@ -100,9 +100,9 @@ class RequestQueue(BaseScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """A request from outside the frontier: a user's own, a start URL, or one that a middleware made anew."""
-        errand, giver = errand_of(request), giver_of(request)
-        if errand is not None and errand.heir is request:
-            return self._take_back(errand, request)
+        context, giver = request_context_of(request), giver_of(request)
+        if context is not None and context.replacement is request:
+            return self._take_back(context, request)
         once_more = self._visits.is_copy(request)
         request = self._visits.freed(request)
         if len(request.url) > self.agent.max_url_length:
@@ -113,40 +113,40 @@ class RequestQueue(BaseScheduler):
         except UrlError as error:
             logger.warning("%s", error)
             return False
-        more, data = beyond_link(request, self._crawler.spider), carried(request, errand)
+        more, data = beyond_link(request, self._crawler.spider), carried(request, context)
         if not more and request.meta.get("is_start_request"):
             self._tell_dropped(request, "a seed", data)
             self.agent.seeding.give(Seed(site, path))
             return True
-        slot = self.agent.leasing.slot_of(site)
-        if slot is None:
+        lease = self.agent.leasing.slot_of(site)
+        if lease is None:
             return self._leave_to_others(request, site, path, more, data)
         if more or data or once_more:
-            return self._fetch_beside(slot, request)
-        if slot is not giver:
+            return self._fetch_beside(lease, request)
+        if lease is not giver:
             self.agent.offers.add(site, (path,), request.meta.get("depth", 0))
             return True
-        return self._add_page(slot, path, request.meta.get("depth", 0))
+        return self._add_page(lease, path, request.meta.get("depth", 0))
 
-    def _take_back(self, errand: Errand, request: Request) -> bool:
+    def _take_back(self, context: RequestContext, request: Request) -> bool:
         """What a middleware put in a request's place: its turn comes when the delay allows it."""
-        errand.end()
+        context.end()
         # Also where the site goes back: what is not sent is told then.
-        self.agent.hold(errand.slot, request)
-        return errand.slot.live
+        self.agent.hold(context.lease, request)
+        return context.lease.live
 
-    def _add_page(self, slot: Slot, path: str, depth: int) -> bool:
+    def _add_page(self, lease: SiteLease, path: str, depth: int) -> bool:
         """A link of a site in hand to a page of its own; whether it is a new one."""
-        if not self.agent.scope.has_page(slot.site + path):
+        if not self.agent.scope.has_page(lease.site + path):
             return False
-        new = slot.add_found((path,), depth)
-        self.agent.settle(slot)
+        new = lease.add_found((path,), depth)
+        self.agent.settle(lease)
         return bool(new)
 
-    def _fetch_beside(self, slot: Slot, request: Request) -> bool:
-        taken = self._own.take(slot, request)
+    def _fetch_beside(self, lease: SiteLease, request: Request) -> bool:
+        taken = self._own.take(lease, request)
         if taken:
-            self.agent.hold(slot, request)
+            self.agent.hold(lease, request)
         return taken
 
     def _leave_to_others(

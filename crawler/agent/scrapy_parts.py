@@ -22,8 +22,8 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from crawler import options
-from crawler.agent.requests import errand_of
-from crawler.fetch.errors import NotSent
+from crawler.agent.requests import request_context_of
+from crawler.fetch.errors import NotSentError
 from crawler.fetch.handler import CurlDownloadHandler
 from crawler.fetch.transfer import refusal_of
 from crawler.fetch.wire import leave, wire_of
@@ -135,8 +135,8 @@ _status_line_bytes = cache(get_status_size)
 # Names are looked up and judged by the guard, also where a proxy is asked, and the lease is looked at, right before
 # the handler gets the request; our own handler does both at the socket. The stages' time limits become one for the
 # whole download. What no middleware can do (the guard on a connection that the handler makes, limits of the head,
-# stage times) is told in one line at start. Raises AddressRefused, NotSent and CannotResolveHostError; without a
-# foreign handler it is not built.
+# stage times) is logged in one line at start. Raises AddressRefusedError, NotSentError and
+# CannotResolveHostError; without a foreign handler it is not built.
 
 
 logger = logging.getLogger("agent")
@@ -182,13 +182,13 @@ class ForeignHandlers:
             return
         await self._guard(request.url, parts.hostname or "")
         request.meta.setdefault("download_timeout", self._seconds)
-        errand = errand_of(request)
-        if errand is None:
+        context = request_context_of(request)
+        if context is None:
             return
-        if errand.for_robots and 0 < self._wire.limits.size < self._wire.robots_bytes:
+        if context.for_robots and 0 < self._wire.limits.size < self._wire.robots_bytes:
             request.meta["download_maxsize"] = self._wire.robots_bytes
-        if not errand.may_send():
-            raise NotSent(f"{request.url}: held back")
+        if not context.may_send():
+            raise NotSentError(f"{request.url}: held back")
 
     async def _guard(self, url: str, host: str) -> None:
         # The handler may take any of them: one that is forbidden is too many.

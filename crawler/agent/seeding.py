@@ -22,7 +22,7 @@ from crawler import records
 from crawler.agent.session import Author, now_ms
 from crawler.queue import connection
 from crawler.queue.queue import Newcomer, SiteQueue
-from crawler.queue.start_urls import Inlet
+from crawler.queue.start_urls import StartUrls
 from crawler.urls import seeds as reading
 from crawler.urls.scope import Scope
 from crawler.urls.seeds import BadSeed, Seed
@@ -77,7 +77,7 @@ async def take_over(settings: BaseSettings, options: Options, key: str, server: 
     client = connection.connect(server)
     try:
         async with _outside(settings, options) as seeding:
-            return await seeding.take_over(Inlet(client, key))
+            return await seeding.take_over(StartUrls(client, key))
     finally:
         await client.aclose()
 
@@ -124,7 +124,7 @@ class Seeding:
         self.left_out = 0  # seeds, by SCOPE_INCLUDE or SCOPE_EXCLUDE
         self._left_out: list[str] = []  # the first of those that are not told yet
         self._told_left_out = 0
-        self._inlet = Inlet(client, options.start_urls_key)
+        self._inlet = StartUrls(client, options.start_urls_key)
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
 
     async def take_in(self, source: str) -> Added:
@@ -203,7 +203,7 @@ class Seeding:
         """Values that wait in the inlet."""
         return await self._inlet.length()
 
-    async def take_over(self, inlet: Inlet) -> Added:
+    async def take_over(self, inlet: StartUrls) -> Added:
         """Queue what another crawler's key holds; a value leaves it once its site is queued.
 
         What is no seed (a pickled request, say) stays there, told and counted.

@@ -119,9 +119,9 @@ class Session:
         self._renewed = before
         return renewed
 
-    def moment(self, reason: str = "", *, ended: bool = False) -> records.RunMoment:
+    def moment(self, reason: str = "", *, ended: bool = False) -> records.RunEvent:
         """What the tables keep of a run: its beginning, or its end."""
-        return records.RunMoment(
+        return records.RunEvent(
             spider=self._spider,
             started_at=self._started_at,
             ended_at=now_ms() if ended else 0,

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from crawler.agent.frontier import Frontier, Snapshot, Turn
     from crawler.agent.observer import LoadSample, SiteLoad, SiteWatch
-    from crawler.agent.overrides import Dress
+    from crawler.agent.overrides import SiteSession
     from crawler.agent.politeness import SiteDay
     from crawler.agent.responses import Walls
     from crawler.content.html import OutLinks
     from crawler.content.traps import Traps
-    from crawler.fetch.timeouts import SitePatience
-    from crawler.queue.batches import Asking
+    from crawler.fetch.timeouts import SiteTimeouts
+    from crawler.queue.batches import RecheckBatch
     from crawler.queue.queue import Leased
     from crawler.robots.policy import Rules
     from crawler.robots.rules import Window
@@ -67,13 +67,13 @@ class Packed(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Slot:
+class SiteLease:
     """One site in hand. Times are seconds of the event loop's clock unless said otherwise."""
 
     leased: Leased
     frontier: Frontier
     paths_seen: int  # entries of paths from outside that the frontier has taken in and the server still keeps
-    dress: Dress  # what its requests wear
+    site_session: SiteSession  # what its requests wear
     least_delay: float  # seconds from one request's start to the next, whatever robots.txt says
     connections: int = 1  # requests at a time
     rules: Rules | None = None  # None: robots.txt is still to be read
@@ -85,7 +85,7 @@ class Slot:
         frozenset()
     )  # canonical paths of those that robots.txt names; set with the rules
     window: Window | None = None  # in which pages may be fetched; set with the rules
-    patience: SitePatience | None = None  # how long it is waited for; None: as long as the settings say
+    timeouts: SiteTimeouts | None = None  # how long it is waited for; None: as long as the settings say
     traps: Traps | None = None  # None: they are not looked for
     # Paths that redirects of this site led to, and how many one behind the other; forgotten with the lease.
     redirects: dict[str, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Slot:
     out_links: OutLinks | None = None  # None: no page's links were looked at yet
     checkpointed: bool = False  # an ending slot's whole checkpoint was sent
     own_requests: deque[Request] | None = None  # a user's, and what middlewares put in another's place
-    asking: Asking | None = None  # what recheck or revive asks of it, in the order of the frontier
+    batch: RecheckBatch | None = None  # what recheck or revive asks of it, in the order of the frontier
     next_due_ms: int = 0  # when the site is due for that again, server's time; 0: not by what is known
     # Links of its own that another work than loading found, with their depth, to be offered to loading.
     offers: dict[str, int] = field(default_factory=dict)

@@ -4,7 +4,7 @@ A capture is an answer as it was kept, with what is known of its fetch. A damage
 in it and nothing behind it. Memory is bounded by the largest member. `Library` raises
 
     CaptureError        it cannot be read
-      NotThere          no such file here, or it ends before that place
+      CaptureNotFoundError          no such file here, or it ends before that place
       Damaged           what stands there is not whole, or another than was asked for
 """
 
@@ -46,11 +46,11 @@ class CaptureError(Exception):
     """A capture that cannot be read, and why."""
 
 
-class NotThere(CaptureError):  # noqa: N818 - a state
+class CaptureNotFoundError(CaptureError):
     """No such file here, or it ends before that place."""
 
 
-class Damaged(CaptureError):  # noqa: N818 - a state
+class DamagedCaptureError(CaptureError):
     """What stands there is not whole, or another than was asked for."""
 
 
@@ -284,13 +284,13 @@ class Library:
         """The capture at a place, its file finished or still being written."""
         member = _member_at(self._open(file, offset), offset)
         if member is None:
-            raise Damaged(f"{file} has no whole member at {offset}")
+            raise DamagedCaptureError(f"{file} has no whole member at {offset}")
         try:
             capture = _capture(member, file)
         except warc.WarcError as error:
-            raise Damaged(f"{file} at {offset}: {error}") from None
+            raise DamagedCaptureError(f"{file} at {offset}: {error}") from None
         if capture is None:
-            raise Damaged(f"{file} has another record than an answer at {offset}")
+            raise DamagedCaptureError(f"{file} has another record than an answer at {offset}")
         return capture
 
     def body(self, capture: Capture) -> bytes:
@@ -298,14 +298,14 @@ class Library:
         body = capture.body if capture.earlier is None else self._earlier(capture.earlier).body
         found = sha256(body).hexdigest()
         if found != capture.sha256:
-            raise Damaged(
+            raise DamagedCaptureError(
                 f"{capture.file} at {capture.offset}: the body's SHA-256 is {found}; expected {capture.sha256}"
             )
         return body
 
     def _earlier(self, earlier: warc.Earlier) -> Capture:
         if not earlier.file:
-            raise NotThere(f"{earlier.url}: where its earlier capture is was not told")
+            raise CaptureNotFoundError(f"{earlier.url}: where its earlier capture is was not told")
         return self.read(earlier.file, earlier.offset)
 
     def _open(self, name: str, offset: int) -> BinaryIO:
@@ -316,7 +316,7 @@ class Library:
             self._files.popitem(last=False)[1].close()
         size = os.fstat(file.fileno()).st_size
         if offset >= size:
-            raise NotThere(f"{name} ends at {size}, before {offset}")
+            raise CaptureNotFoundError(f"{name} ends at {size}, before {offset}")
         return file
 
     def _find(self, name: str) -> BinaryIO:
@@ -324,7 +324,7 @@ class Library:
         for path in (self._folder / name, self._folder / (name + OPEN), self._folder / name):
             with suppress(FileNotFoundError):
                 return path.open("rb", buffering=0)
-        raise NotThere(f"no file {name} in {self._folder}")
+        raise CaptureNotFoundError(f"no file {name} in {self._folder}")
 
 
 # --- Do rows and archive agree ------------------------------------------------------------------------------
@@ -344,9 +344,9 @@ def check(rows: Iterable[Kept], folder: Path) -> Iterator[Verdict]:
         for kept in rows:
             try:
                 _compare(library, kept)
-            except NotThere as error:
+            except CaptureNotFoundError as error:
                 yield Verdict(kept, "missing", str(error))
-            except Damaged as error:
+            except DamagedCaptureError as error:
                 yield Verdict(kept, "damaged", str(error))
             else:
                 yield Verdict(kept, "ok")
@@ -360,7 +360,7 @@ def _compare(library: Library, kept: Kept) -> None:
         ("SHA-256", capture.sha256, kept.sha256),
     ):
         if found != wanted:
-            raise Damaged(
+            raise DamagedCaptureError(
                 f"{kept.file} at {kept.offset}: its {what} is {found}; the row of {kept.url} has {wanted}"
             )
     library.body(capture)

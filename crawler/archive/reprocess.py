@@ -26,11 +26,11 @@ from crawler import engine, records
 from crawler import options as our_options
 from crawler.agent.fetcher import note_answer
 from crawler.agent.frontier import Frontier
-from crawler.agent.overrides import PLAIN, Dress, Overrides
+from crawler.agent.overrides import PLAIN, Overrides, SiteSession
 from crawler.agent.page import Chain, LoadedPage, NotKeptError
 from crawler.agent.session import Author, BackOff, now_ms
-from crawler.agent.site_lease import Slot
-from crawler.archive.reader import CaptureError, Damage, Library, NotThere, captures
+from crawler.agent.site_lease import SiteLease
+from crawler.archive.reader import CaptureError, CaptureNotFoundError, Damage, Library, captures
 from crawler.queue import connection
 from crawler.queue.queue import Leased, SiteQueue
 from crawler.robots import policy
@@ -259,14 +259,14 @@ class _Bystander:
         assert turn is not None
         leased = Leased(record.site, "", suspended=False, address=None)
         if user_agent:
-            dress = Dress(record.site, PLAIN, policy.product(user_agent))
+            site_session = SiteSession(record.site, PLAIN, policy.product(user_agent))
         else:
-            dress = Dress(record.site, self._overrides.of(record.site), self._name)
-        slot = Slot(leased, frontier, 0, dress, 0.0)
+            site_session = SiteSession(record.site, self._overrides.of(record.site), self._name)
+        lease = SiteLease(leased, frontier, 0, site_session, 0.0)
         self._fetched_at = record.fetched_at
-        return LoadedPage(cast("Agent", self), slot, turn, response, record)
+        return LoadedPage(cast("Agent", self), lease, turn, response, record)
 
-    def publish(self, slot: Slot, page: records.Page, links: bytes = b"") -> None:  # noqa: ARG002 - the agent's
+    def publish(self, lease: SiteLease, page: records.Page, links: bytes = b"") -> None:  # noqa: ARG002 - the agent's
         """A page's record, made anew. The bare one of a page whose own cannot be written says less than its row."""
         if page.fetched_at == self._fetched_at:
             page.extracted_at = now_ms()
@@ -393,7 +393,7 @@ def _stored(files: list[Path], figures: Figures) -> Iterator[tuple[Capture, byte
                     body = library.body(found)
                 except CaptureError as error:
                     logger.warning("%s: %s", found.url, error)
-                    figures.count("missing" if isinstance(error, NotThere) else "damaged")
+                    figures.count("missing" if isinstance(error, CaptureNotFoundError) else "damaged")
                     continue
                 figures.count("captures")
                 yield found, body

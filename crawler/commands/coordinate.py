@@ -93,7 +93,7 @@ class Command(LowtideCommand):
 
     def _local(self, stop: threading.Event) -> int:
         from crawler.local.local import COORDINATOR, STOPPED, UNUSABLE, ServerKeeper
-        from crawler.local.server import CoordinatorRuns, OtherCrawl, Server
+        from crawler.local.server import CoordinatorRunsError, OtherCrawlError, Server
         from crawler.queue import connection
 
         assert self.settings is not None
@@ -101,9 +101,9 @@ class Command(LowtideCommand):
         server = Server(self.options.var)
         try:
             membership = server.join("coordinator", self.options.key_prefix)
-        except CoordinatorRuns:
+        except CoordinatorRunsError:
             return 0
-        except OtherCrawl as error:
+        except OtherCrawlError as error:
             self.fail(str(error))
             return UNUSABLE
         self.settings.set("REDIS_URL", membership.url, priority="cmdline")

@@ -194,13 +194,13 @@ class Command(stock.Command):
             raise UsageError(str(error), print_help=False) from None
 
     def _check_slots(self) -> None:
-        from crawler.agent.leasing import Division
+        from crawler.agent.leasing import SlotAllocation
 
         given = self.options
         # Checks of status have slots of their own.
         named = {self._work, *given.works} - {"status"}
         try:
-            Division(given.site_slots, tuple(work for work in WORKS if work in named), given.work_slots)
+            SlotAllocation(given.site_slots, tuple(work for work in WORKS if work in named), given.work_slots)
         except OptionError as error:
             raise UsageError(str(error), print_help=False) from None
 
@@ -347,11 +347,11 @@ class Command(stock.Command):
                 raise CommandError(str(error)) from None
 
     def _check_crawl(self) -> None:
-        from crawler.local.server import OtherCrawl, Server, ServerError
+        from crawler.local.server import OtherCrawlError, Server, ServerError
 
         try:
             Server(self.options.var).refuse_other(self.options.key_prefix)
-        except OtherCrawl as error:
+        except OtherCrawlError as error:
             raise LastingError(str(error)) from None
         except ServerError as error:
             raise CommandError(str(error)) from None

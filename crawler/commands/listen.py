@@ -67,12 +67,12 @@ class Command(LowtideCommand):
 
     def _local(self, as_given: BaseSettings, opts: argparse.Namespace) -> int:
         from crawler.local.local import UNUSABLE, Beside
-        from crawler.local.server import OtherCrawl
+        from crawler.local.server import OtherCrawlError
 
         assert self.settings is not None
         try:
             beside = Beside(as_given, self.options)
-        except OtherCrawl as error:
+        except OtherCrawlError as error:
             self.fail(str(error))
             return UNUSABLE
         self.settings.set("REDIS_URL", beside.url, priority="cmdline")

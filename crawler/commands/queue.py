@@ -211,7 +211,7 @@ class Command(LowtideCommand):
                 raise
             # What is said of such a key elsewhere is to reset the queue, which leads back here.
             raise CommandError(
-                f"whether agents work on this crawl cannot be told: {error}; expected --yes --force, once they have ended"
+                f"whether agents work on this crawl is unknown: {error}; expected --yes --force, once they have ended"
             ) from None
 
     def _cli(self, args: list[str], _opts: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ import redis
 
 from crawler import states
 from crawler.coordinator.notify import Hooks
-from crawler.coordinator.retention import LogKeeper, Thinning, histories
+from crawler.coordinator.retention import Retention, WalCheckpoints, histories
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError, Options
 from crawler.queue import connection as restarts
@@ -37,10 +37,17 @@ from crawler.queue.connection import told as told_redis
 from crawler.queue.results import Entry, ResultsStream, alive_key, heartbeat_key
 from crawler.reconcile.comparing import Comparison
 from crawler.reconcile.reopening import Reopening
-from crawler.records import Asked, Health, Page, Record, RecordError, decode, is_plain
+from crawler.records import Health, Page, RecheckResult, Record, RecordError, decode, is_plain
 from crawler.store import durability
-from crawler.store.database import DatabaseAway, RowRefused, migrate, open_database, told, transaction
-from crawler.store.write import Letter, Stored, bury, store
+from crawler.store.database import (
+    DatabaseAwayError,
+    RowRefusedError,
+    migrate,
+    open_database,
+    told,
+    transaction,
+)
+from crawler.store.write import DeadLetter, Stored, bury, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,7 +91,7 @@ def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_secon
                 due.recheck[record.site] = record.fetched_at + int(recheck_seconds * 1000)
             if recheck_seconds and record.lastmods:
                 due.signalled[record.site] = record.fetched_at
-        elif isinstance(record, Asked):
+        elif isinstance(record, RecheckResult):
             _note_asked(due, record, delays)
             if recheck_seconds and record.answer == "answers":
                 _sooner(due.recheck, record.site, record.asked_at + int(recheck_seconds * 1000))
@@ -93,7 +100,7 @@ def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_secon
     return due
 
 
-def _note_asked(due: Due, record: Asked, delays: tuple[float, float]) -> None:
+def _note_asked(due: Due, record: RecheckResult, delays: tuple[float, float]) -> None:
     following = states.NEXT.get((record.before, record.answer))
     if following is None:
         return
@@ -191,11 +198,11 @@ class Coordinator:
         self._engine: Engine | None = None
         self._committed: list[Stored] = []  # with which something falls due that the queue does not know yet
         self._full = False  # the server has no memory for due times
-        self._log_keeper: LogKeeper | None = None
+        self._log_keeper: WalCheckpoints | None = None
         self._pulse = _Pulse(self._client, options.key_prefix, self.name)
         self._hooks = Hooks(self._client, options, self.name)
         self._comparison = Comparison(self._client, options)
-        self._thinning = Thinning(self._client, options.key_prefix, self.name, histories(options))
+        self._thinning = Retention(self._client, options.key_prefix, self.name, histories(options))
         self._reopening = Reopening(settings, options, self.name)
 
     @property
@@ -209,7 +216,7 @@ class Coordinator:
         `leave` is asked about every 0.2 s while there is nothing to do.
         """
         self._engine = self._open()
-        self._log_keeper = LogKeeper(self._engine)
+        self._log_keeper = WalCheckpoints(self._engine)
         gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
         try:
             self._patiently(stop, lambda: migrate(self._database))
@@ -276,7 +283,7 @@ class Coordinator:
     def _tidy(self, *, busy: bool) -> None:
         assert self._log_keeper is not None
         self._reopening.check()
-        with suppress(DatabaseAway, redis.RedisError):  # said where it is waited for, if it lasts
+        with suppress(DatabaseAwayError, redis.RedisError):  # said where it is waited for, if it lasts
             self._log_keeper.look()
             self._thinning.step(self._database, busy=busy)
 
@@ -334,7 +341,7 @@ class Coordinator:
     def _store(self, entries: list[Entry]) -> None:
         try:
             self._commit(entries)
-        except RowRefused as error:
+        except RowRefusedError as error:
             if len(entries) == 1:
                 self._bury(entries[0], str(error))
                 return
@@ -357,7 +364,7 @@ class Coordinator:
 
     def _bury(self, entry: Entry, reason: str) -> None:
         with transaction(self._database) as connection:
-            bury(connection, [Letter(entry.id, reason, entry.fields)])
+            bury(connection, [DeadLetter(entry.id, reason, entry.fields)])
         logger.warning("entry %s was refused, kept in dead_letters: %s", entry.id, reason)
 
     def _patiently(self, stop: threading.Event, call: Callable[[], T]) -> T:
@@ -366,7 +373,7 @@ class Coordinator:
         while True:
             try:
                 result = call()
-            except (DatabaseAway, redis.RedisError) as error:
+            except (DatabaseAwayError, redis.RedisError) as error:
                 self._pulse.trouble(self._name_trouble(error), error)
                 if stop.wait(pause):
                     raise _StoppedError from None
@@ -375,9 +382,9 @@ class Coordinator:
                 self._pulse.over()
                 return result
 
-    def _name_trouble(self, error: DatabaseAway | redis.RedisError) -> str:
+    def _name_trouble(self, error: DatabaseAwayError | redis.RedisError) -> str:
         """What is waited for, by name; raises the error itself where waiting does not help."""
-        if isinstance(error, DatabaseAway):
+        if isinstance(error, DatabaseAwayError):
             return "the database"
         if not passes(error):
             raise error
@@ -464,14 +471,14 @@ class _Pulse:
             pipe.execute()
 
 
-def _decoded(entries: list[Entry]) -> tuple[list[Stored], list[Letter]]:
+def _decoded(entries: list[Entry]) -> tuple[list[Stored], list[DeadLetter]]:
     batch: list[Stored] = []
-    letters: list[Letter] = []
+    letters: list[DeadLetter] = []
     for entry in entries:
         try:
             record, links = decode(entry.fields)
         except RecordError as error:
-            letters.append(Letter(entry.id, str(error), entry.fields))
+            letters.append(DeadLetter(entry.id, str(error), entry.fields))
         else:
             batch.append(Stored(entry.id, record, links, is_plain(entry.fields)))
     return batch, letters

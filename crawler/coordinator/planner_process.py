@@ -26,7 +26,7 @@ from crawler.planning.planner import Planner
 from crawler.planning.site_view import Hours
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
-from crawler.recheck.planner import Packer
+from crawler.recheck.planner import RecheckPlanner
 from crawler.schedulers.law import HOURS, UNKNOWN
 from crawler.store.database import DatabaseError, check_version, open_database, transaction
 from crawler.store.tables import sites
@@ -54,7 +54,7 @@ async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Eve
     name = f"{socket.gethostname()}-{os.getpid()}"
     loads = TableLoads(options)
     planner = Planner(queue, options, loads, name)
-    packer = Packer(queue, options, name, loads)
+    packer = RecheckPlanner(queue, options, name, loads)
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_keep_looking(planner.look, stop, tells=True))

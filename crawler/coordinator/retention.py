@@ -49,7 +49,7 @@ TRY_MS = 15
 TOLD_FACTOR = 10
 
 
-class LogKeeper:
+class WalCheckpoints:
     """Of one writer; on other databases it does nothing."""
 
     def __init__(self, engine: Engine, most_bytes: int = MOST_BYTES) -> None:
@@ -139,7 +139,7 @@ class _Walk(NamedTuple):
     gone: int = 0
 
 
-class Thinning:
+class Retention:
     """One coordinator's part."""
 
     def __init__(self, client: redis.Redis, prefix: str, name: str, kept: Sequence[History]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from scrapy import Request
 
-    from crawler.fetch.timeouts import SitePatience
+    from crawler.fetch.timeouts import SiteTimeouts
 
 KEY: Final = "lowtide"
 
@@ -18,8 +18,10 @@ KEY: Final = "lowtide"
 class FetchContext:
     """A request that the crawl waits for; used as it is by checks of a site's status."""
 
-    may_send: Callable[[], bool]  # called right before the request is sent; False: it is not sent (NotSent)
-    patience: SitePatience | None = None  # with the site that is asked; None: the time limits of the settings
+    may_send: Callable[
+        [], bool
+    ]  # called right before the request is sent; False: it is not sent (NotSentError)
+    timeouts: SiteTimeouts | None = None  # with the site that is asked; None: the time limits of the settings
     received: int = 0  # bytes of bodies, added up by the handler
 
     @property

@@ -1,25 +1,25 @@
 """What can go wrong with one download, as exceptions and as the status codes that are stored.
 
     IgnoreRequest                    -14     a downloader middleware refused page or answer; never retried
-    ├── AddressRefused               -10     the address is one that a crawler must not visit
-    └── RobotsDenied                  -9     the site's robots rules forbid the page
+    ├── AddressRefusedError               -10     the address is one that a crawler must not visit
+    └── RobotsDeniedError                  -9     the site's robots rules forbid the page
     CannotResolveHostError            -1     no address for the name
     DownloadConnectionRefusedError    -2     nobody listens there, or no way leads there
     DownloadTimeoutError              -4     a limit passed; which stage is not known
-    ├── ConnectTimeout                -3     no connection (TCP, TLS, proxy)
-    ├── HeadTimeout                   -4     connected, but no complete response head
-    └── BodyTimeout                   -5     a head, but no complete body
+    ├── ConnectTimeoutError                -3     no connection (TCP, TLS, proxy)
+    ├── HeadTimeoutError                   -4     connected, but no complete response head
+    └── BodyTimeoutError                   -5     a head, but no complete body
     DownloadFailedError              -13
-    ├── ConnectionLost                -6     closed or reset before the head was complete
+    ├── ConnectionLostError                -6     closed or reset before the head was complete
     ├── TlsError                      -7     handshake failed, or the certificate is not trusted
-    ├── ProxyRefused                 -13     the proxy wants a login; its sites wait, and it is never stored
-    └── MalformedAnswer              -12     not HTTP, or HTTP that cannot be believed
+    ├── ProxyRefusedError                 -13     the proxy wants a login; its sites wait, and it is never stored
+    └── MalformedResponseError              -12     not HTTP, or HTTP that cannot be believed
     ResponseDataLossError             -8     the body ended too early, or breaks in its encoding
     StopDownload                     -13     who listens to a signal ended the download
     DownloadCancelledError           -13     the crawler itself ended the download
-    ├── NotSent                      -13     the lease may have run out while it was on its way; never stored
-    └── TooLarge                     -11     body above the limit, on the wire or decoded
-        └── HeaderLimitExceeded      -11     response head above its limits
+    ├── NotSentError                      -13     the lease may have run out while it was on its way; never stored
+    └── TooLargeError                     -11     body above the limit, on the wire or decoded
+        └── HeaderLimitError      -11     response head above its limits
     UnsupportedURLSchemeError        -13     not http or https, or not a URL
 
 -15 is no error: a page of a trap, never asked for.
@@ -31,7 +31,6 @@ Hides nothing; raises nothing by itself.
 """
 
 # Their names say what happened, as Scrapy's IgnoreRequest does; "Error" would add nothing.
-# ruff: noqa: N818
 
 from __future__ import annotations
 
@@ -50,27 +49,27 @@ from scrapy.exceptions import (
 )
 
 
-class AddressRefused(IgnoreRequest):
+class AddressRefusedError(IgnoreRequest):
     """The guard refuses the address (loopback, private, ...); no byte was sent there."""
 
 
-class RobotsDenied(IgnoreRequest):
+class RobotsDeniedError(IgnoreRequest):
     """The site's robots rules forbid the page, or could not be had."""
 
 
-class ConnectTimeout(DownloadTimeoutError):
+class ConnectTimeoutError(DownloadTimeoutError):
     """No connection within `CONNECT_TIMEOUT_SECONDS`: TCP, proxy and TLS together."""
 
 
-class HeadTimeout(DownloadTimeoutError):
+class HeadTimeoutError(DownloadTimeoutError):
     """The request was sent, but the response head was not complete within `HEAD_TIMEOUT_SECONDS`."""
 
 
-class BodyTimeout(DownloadTimeoutError):
+class BodyTimeoutError(DownloadTimeoutError):
     """The head had come, but the body was not complete within `BODY_TIMEOUT_SECONDS`."""
 
 
-class ConnectionLost(DownloadFailedError):
+class ConnectionLostError(DownloadFailedError):
     """The other side closed or reset the connection before the response head was complete."""
 
 
@@ -78,23 +77,23 @@ class TlsError(DownloadFailedError):
     """The TLS handshake failed, or the certificate is not trusted."""
 
 
-class MalformedAnswer(DownloadFailedError):
+class MalformedResponseError(DownloadFailedError):
     """What came is not HTTP, or HTTP that contradicts itself."""
 
 
-class ProxyRefused(DownloadFailedError):
+class ProxyRefusedError(DownloadFailedError):
     """The proxy wants another user or password (407); nothing is known of the site."""
 
 
-class NotSent(DownloadCancelledError):
+class NotSentError(DownloadCancelledError):
     """The request was held back at the last moment: its `sending` said no. The page's turn did not take place."""
 
 
-class TooLarge(DownloadCancelledError):
+class TooLargeError(DownloadCancelledError):
     """The body is above `DOWNLOAD_MAXSIZE`, on the wire or decoded; what had come is dropped."""
 
 
-class HeaderLimitExceeded(TooLarge):
+class HeaderLimitError(TooLargeError):
     """The response head is above `MAX_HEADER_BYTES` or `MAX_HEADER_FIELDS`."""
 
 
@@ -107,16 +106,16 @@ IN_A_TRAP: Final = -15
 STATUS_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (CannotResolveHostError, -1),
     (DownloadConnectionRefusedError, -2),
-    (ConnectTimeout, -3),
-    (BodyTimeout, -5),
+    (ConnectTimeoutError, -3),
+    (BodyTimeoutError, -5),
     (DownloadTimeoutError, -4),
-    (ConnectionLost, -6),
+    (ConnectionLostError, -6),
     (TlsError, -7),
     (ResponseDataLossError, CUT_SHORT),
-    (RobotsDenied, ROBOTS_DENIED),
-    (AddressRefused, -10),
-    (TooLarge, -11),
-    (MalformedAnswer, -12),
+    (RobotsDeniedError, ROBOTS_DENIED),
+    (AddressRefusedError, -10),
+    (TooLargeError, -11),
+    (MalformedResponseError, -12),
     (IgnoreRequest, -14),
 )
 
@@ -130,8 +129,8 @@ _OF_LIBCURL: Final[dict[int, type[Exception]]] = {
     **dict.fromkeys((1, 3, 67), UnsupportedURLSchemeError),
     **dict.fromkeys((5, 6), CannotResolveHostError),
     7: DownloadConnectionRefusedError,
-    **dict.fromkeys((8, 16, 92), MalformedAnswer),
-    **dict.fromkeys((52, 55, 56), ConnectionLost),
+    **dict.fromkeys((8, 16, 92), MalformedResponseError),
+    **dict.fromkeys((52, 55, 56), ConnectionLostError),
     **dict.fromkeys((35, 51, 53, 54, 58, 59, 60, 66, 77, 80, 82, 83, 90, 91, 98), TlsError),
 }
 

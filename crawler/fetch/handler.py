@@ -38,7 +38,7 @@ from scrapy.utils.httpobj import urlparse_cached
 
 from crawler.fetch import proxies
 from crawler.fetch.context import context_of
-from crawler.fetch.errors import ConnectionLost, ConnectTimeout
+from crawler.fetch.errors import ConnectionLostError, ConnectTimeoutError
 from crawler.fetch.timeouts import taken_in
 from crawler.fetch.transfer import PROXY_LOGIN, Attempt, refusal_of
 from crawler.fetch.wire import ENCODINGS, leave, wire_of
@@ -99,7 +99,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         meta["stage_times"]["name_s"] = monotonic() - started
         limits = self._limits(request, 1 if proxy else len(addresses))
         context = context_of(request)
-        with taken_in(context.patience if context else None, meta["stage_times"]):
+        with taken_in(context.timeouts if context else None, meta["stage_times"]):
             if proxy is not None:
                 attempt = Attempt(request, limits, None, limits.connect.seconds, proxy, entry)
                 return await self._fetch(attempt, started)
@@ -116,12 +116,12 @@ class CurlDownloadHandler(BaseDownloadHandler):
         """What the request may take: as the settings say, and for a page's turn as its site is used to."""
         limits = self._wire.limits.narrowed(request.meta)
         context = context_of(request)
-        if context is None or context.patience is None or context.tries is None:
+        if context is None or context.timeouts is None or context.tries is None:
             return limits
-        return context.patience.narrow(limits, context.tries, addresses)
+        return context.timeouts.narrow(limits, context.tries, addresses)
 
     def _allowed(self, request: Request, addresses: list[str]) -> list[str]:
-        """The addresses that the guard lets pass; AddressRefused if there are none."""
+        """The addresses that the guard lets pass; AddressRefusedError if there are none."""
         refusals = [(address, self._wire.guard.refusal(address)) for address in addresses]
         allowed = [address for address, reason in refusals if reason is None]
         if allowed:
@@ -154,7 +154,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
             share = (until - monotonic()) / (len(addresses) - turn)
             try:
                 response = await self._fetch(Attempt(request, limits, address, share), started)
-            except (ConnectTimeout, DownloadConnectionRefusedError) as error:
+            except (ConnectTimeoutError, DownloadConnectionRefusedError) as error:
                 logger.debug("%s; trying the next address", error)
             else:
                 self._wire.names.worked(host, address)
@@ -185,7 +185,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
             raise transfer.fault
         if code == 0 and not transfer.head_at:
             # libcurl takes a head that ends with the connection for a whole one.
-            raise ConnectionLost(f"{transfer.attempt.request.url}: closed before the head was complete")
+            raise ConnectionLostError(f"{transfer.attempt.request.url}: closed before the head was complete")
         if transfer.attempt.proxy is not None and transfer.status == PROXY_LOGIN:
             raise transfer.proxy_refusal()
         if code == 0 or transfer.stop is not None or transfer.cut_off:

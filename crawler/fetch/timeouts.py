@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.exceptions import DownloadTimeoutError
 
-from crawler.fetch.errors import BodyTimeout, ConnectTimeout, HeadTimeout
+from crawler.fetch.errors import BodyTimeoutError, ConnectTimeoutError, HeadTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +177,7 @@ class Stage:
         return Limit(seconds, name) if seconds < most.seconds else most
 
 
-class Patience:
+class AdaptiveTimeouts:
     """One agent's patience with all its sites. `probe_share` of requests have the settings' limits, 0: none."""
 
     def __init__(self, least: Least, probe_share: float, most_tries: int) -> None:
@@ -196,12 +196,12 @@ class Patience:
         return True
 
 
-class SitePatience:
+class SiteTimeouts:
     """The agent's patience with one site; lives as long as the site is in hand."""
 
     __slots__ = ("_of_agent", "body", "connect", "head")
 
-    def __init__(self, of_agent: Patience) -> None:
+    def __init__(self, of_agent: AdaptiveTimeouts) -> None:
         self._of_agent = of_agent
         self.connect = Stage(of_agent.connect)
         self.head = Stage(of_agent.head)
@@ -231,20 +231,24 @@ class SitePatience:
 
     def was_late(self, error: BaseException) -> None:
         """The error of a stage that was not done within its limit; any other says nothing."""
-        for kind, stage in (ConnectTimeout, self.connect), (HeadTimeout, self.head), (BodyTimeout, self.body):
+        for kind, stage in (
+            (ConnectTimeoutError, self.connect),
+            (HeadTimeoutError, self.head),
+            (BodyTimeoutError, self.body),
+        ):
             if isinstance(error, kind):
                 stage.was_late()
 
 
 @contextmanager
-def taken_in(patience: SitePatience | None, times: dict[str, Any]) -> Iterator[None]:
+def taken_in(timeouts: SiteTimeouts | None, times: dict[str, Any]) -> Iterator[None]:
     """Takes in what the request within takes, whatever comes of it; None: nobody is to know."""
     try:
         yield
     except DownloadTimeoutError as error:
-        if patience is not None:
-            patience.was_late(error)
+        if timeouts is not None:
+            timeouts.was_late(error)
         raise
     finally:
-        if patience is not None:
-            patience.take_in(times)
+        if timeouts is not None:
+            timeouts.take_in(times)

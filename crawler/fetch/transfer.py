@@ -32,16 +32,16 @@ from crawler.fetch import proxies
 from crawler.fetch.context import context_of
 from crawler.fetch.decoding import Decoded, decoded
 from crawler.fetch.errors import (
-    AddressRefused,
-    BodyTimeout,
-    ConnectionLost,
-    ConnectTimeout,
-    HeaderLimitExceeded,
-    HeadTimeout,
-    MalformedAnswer,
-    NotSent,
-    ProxyRefused,
-    TooLarge,
+    AddressRefusedError,
+    BodyTimeoutError,
+    ConnectionLostError,
+    ConnectTimeoutError,
+    HeaderLimitError,
+    HeadTimeoutError,
+    MalformedResponseError,
+    NotSentError,
+    ProxyRefusedError,
+    TooLargeError,
     error_of_libcurl,
 )
 from crawler.fetch.guard import SETTING as GUARD_SETTING
@@ -219,8 +219,10 @@ class Transfer:
         if not self.sent_at:
             return self._connect_timeout()
         if not self.head_at:
-            return HeadTimeout(f"{url}: connected to {self.address}, no complete head within {limits.head}")
-        return BodyTimeout(f"{url}: {len(self._body)} bytes of body, not complete within {limits.body}")
+            return HeadTimeoutError(
+                f"{url}: connected to {self.address}, no complete head within {limits.head}"
+            )
+        return BodyTimeoutError(f"{url}: {len(self._body)} bytes of body, not complete within {limits.body}")
 
     def error(self, code: int, text: str) -> Exception:
         """What libcurl's error number means for the crawl."""
@@ -231,22 +233,22 @@ class Transfer:
             return self.proxy_refusal()
         message = f"{attempt.request.url} ({attempt.proxy or attempt.address}): {text} (libcurl {code})"
         if code == pycurl.E_FILESIZE_EXCEEDED:
-            return TooLarge(f"{message}; at most {limits.size} bytes ({limits.size_name})")
+            return TooLargeError(f"{message}; at most {limits.size} bytes ({limits.size_name})")
         if code == _LINE_TOO_LONG:
-            return HeaderLimitExceeded(f"{message}; at most {limits.header_bytes} bytes (MAX_HEADER_BYTES)")
+            return HeaderLimitError(f"{message}; at most {limits.header_bytes} bytes (MAX_HEADER_BYTES)")
         if code == pycurl.E_UNSUPPORTED_PROTOCOL and self.sent_at:
             # The peer's protocol, not the URL's: an answer without a status line.
-            return MalformedAnswer(message)
+            return MalformedResponseError(message)
         if code in _HTTP2_ERRORS and _HTTP2_ENDED.match(text):
-            return ConnectionLost(message if text else f"{message}: closed")
+            return ConnectionLostError(message if text else f"{message}: closed")
         if text.startswith(_HTTP2_BROKEN):
-            return MalformedAnswer(message)
+            return MalformedResponseError(message)
         return error_of_libcurl(code)(message)
 
-    def proxy_refusal(self) -> ProxyRefused:
+    def proxy_refusal(self) -> ProxyRefusedError:
         """The error of a proxy that wants a login; says nothing of the site."""
         shown = proxies.shown(self.attempt.proxy or "")
-        return ProxyRefused(
+        return ProxyRefusedError(
             f"the proxy {shown} answered 407; expected its user and password in http_proxy and https_proxy, or in "
             "`proxy` of SITE_OVERRIDES"
         )
@@ -272,7 +274,7 @@ class Transfer:
         return int(self.curl.getinfo(pycurl.SIZE_DOWNLOAD_T)) if self.sent_at else 0
 
     def decoded(self) -> Decoded:
-        """The body out of its encoding; TooLarge where it is above the limit then. It may be cut off by then, too."""
+        """The decoded body, which may be cut off; TooLargeError above the limit."""
         body, encodings = bytes(self._body), self._encodings()
         if not encodings or not body:
             return Decoded(body)
@@ -281,7 +283,7 @@ class Transfer:
         found = decoded(body, encodings, most)
         if len(found.body) > most and not cut_size:
             url = self.attempt.request.url
-            raise TooLarge(f"{url}: decoded; at most {limits.size} bytes ({limits.size_name})")
+            raise TooLargeError(f"{url}: decoded; at most {limits.size} bytes ({limits.size_name})")
         if 0 < cut_size < len(found.body):
             self.cut_off = True
         return found
@@ -460,10 +462,10 @@ class Transfer:
             self._interim += 1
             self._lines.clear()
             if self._interim > MAX_INTERIM:
-                return self._refuse(HeaderLimitExceeded(f"{url}: over {MAX_INTERIM} interim answers"))
+                return self._refuse(HeaderLimitError(f"{url}: over {MAX_INTERIM} interim answers"))
             return None
         if not 200 <= status <= 599:
-            return self._refuse(MalformedAnswer(f"{url}: status {status}; expected 200 to 599"))
+            return self._refuse(MalformedResponseError(f"{url}: status {status}; expected 200 to 599"))
         return self._on_head(status)
 
     def _on_head(self, status: int) -> int | None:
@@ -477,7 +479,7 @@ class Transfer:
         if encodings.count(",") >= MAX_ENCODINGS:
             url = self.attempt.request.url
             return self._refuse(
-                MalformedAnswer(f"{url}: encoded {encodings}; at most {MAX_ENCODINGS} layers")
+                MalformedResponseError(f"{url}: encoded {encodings}; at most {MAX_ENCODINGS} layers")
             )
         return self._tell_head() if self._hears_head else None
 
@@ -508,7 +510,9 @@ class Transfer:
         if self._sendings < MAX_SENDINGS:
             return False
         url = self.attempt.request.url
-        self.fault = ConnectionLost(f"{url}: sent {MAX_SENDINGS} times, and each time lost or refused unread")
+        self.fault = ConnectionLostError(
+            f"{url}: sent {MAX_SENDINGS} times, and each time lost or refused unread"
+        )
         return True
 
     def _held_back(self) -> bool:
@@ -516,7 +520,7 @@ class Transfer:
         context = context_of(self.attempt.request)
         if context is None or context.may_send():
             return False
-        self.fault = NotSent(f"{self.attempt.request.url}: held back")
+        self.fault = NotSentError(f"{self.attempt.request.url}: held back")
         return True
 
     def _refused(self, address: str) -> bool:
@@ -530,16 +534,16 @@ class Transfer:
 
     # --- From what came -------------------------------------------------------------------------------
 
-    def _connect_timeout(self) -> ConnectTimeout:
+    def _connect_timeout(self) -> ConnectTimeoutError:
         attempt, limit = self.attempt, self.attempt.limits.connect
         peer = attempt.proxy or attempt.address
-        return ConnectTimeout(
+        return ConnectTimeoutError(
             f"{attempt.request.url}: no connection to {peer} within {attempt.connect_s:.3g} s ({limit.name})"
         )
 
-    def _header_excess(self) -> HeaderLimitExceeded:
+    def _header_excess(self) -> HeaderLimitError:
         limits = self.attempt.limits
-        return HeaderLimitExceeded(
+        return HeaderLimitError(
             f"{self.attempt.request.url}: response head above {limits.header_bytes} bytes (MAX_HEADER_BYTES) "
             f"or {limits.header_fields} fields (MAX_HEADER_FIELDS)"
         )
@@ -582,9 +586,11 @@ def _stopped(stop: StopDownload, response: Response) -> Response:
     return response
 
 
-def refusal_of(url: str, address: str, reason: str) -> AddressRefused:
+def refusal_of(url: str, address: str, reason: str) -> AddressRefusedError:
     """The error that says why the guard forbids an address, and which setting would allow it."""
-    return AddressRefused(f"{url}: {address} is {reason}; networks named in {GUARD_SETTING} may be visited")
+    return AddressRefusedError(
+        f"{url}: {address} is {reason}; networks named in {GUARD_SETTING} may be visited"
+    )
 
 
 def _listened_to(crawler: Crawler, signal: object) -> bool:

@@ -87,7 +87,7 @@ class Wire:
     async def run(self, transfer: Transfer) -> tuple[int, str]:
         """Carry out a transfer that was begun; libcurl's code (0 = done) and words.
 
-        Raises HeadTimeout, BodyTimeout, DownloadCancelledError. Cancelling the caller ends the transfer.
+        Raises HeadTimeoutError, BodyTimeoutError, DownloadCancelledError. Cancelling the caller ends the transfer.
         """
         loop = self._open()
         transfer.future = loop.create_future()

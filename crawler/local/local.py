@@ -31,7 +31,7 @@ from scrapy.utils.project import inside_project
 
 from crawler import engine
 from crawler import options as our_options
-from crawler.local.server import OtherCrawl, Server, ServerError, is_gone
+from crawler.local.server import OtherCrawlError, Server, ServerError, is_gone
 from crawler.options import OptionError
 from crawler.queue import connection
 from crawler.queue.queue import BrokenRecordError, SiteQueue
@@ -199,7 +199,7 @@ class LocalServer:
             return cls(crawler, our_options.read_checked(crawler.settings))
         except ServerError as error:
             print(f"lowtide: {error}", file=sys.stderr)
-            raise SystemExit(UNUSABLE if isinstance(error, OtherCrawl) else 1) from None
+            raise SystemExit(UNUSABLE if isinstance(error, OtherCrawlError) else 1) from None
 
     async def _opened(self) -> None:
         # The coordinator starts from here on: before, it would take processors from the crawl's own start.

@@ -30,8 +30,8 @@ What fails is a `ServerError` that says what to do. Then nothing was joined, and
 A server that dies under its members is started again by the next join of anybody, of a "visitor" too.
 
     ServerError
-      CoordinatorRuns
-      OtherCrawl
+      CoordinatorRunsError
+      OtherCrawlError
 """
 
 import fcntl
@@ -111,11 +111,11 @@ class ServerError(Exception):
         self.log_tail = log_tail
 
 
-class CoordinatorRuns(ServerError):  # noqa: N818 - told as a state, since it is one: often no error at all
+class CoordinatorRunsError(ServerError):
     """Another living process is the coordinator of this VAR_DIR."""
 
 
-class OtherCrawl(ServerError):  # noqa: N818 - as above
+class OtherCrawlError(ServerError):
     """Here the crawl of another KEY_PREFIX is at work, whose coordinator would not store ours."""
 
 
@@ -180,9 +180,9 @@ class Server:
 
         role: "agent", "coordinator" (one at a time) or "visitor" (only looks, no work hangs on it).
         prefix: the KEY_PREFIX that will be worked on, empty for none. Another than that of the agents and the
-        coordinator that are there, or of records that wait to be stored, is refused: OtherCrawl.
-        Raises OtherCrawl or CoordinatorRuns, else ServerError; then nothing was joined. An interrupt meanwhile may
-        leave a server without users, which the next join takes over, or the watchdog stops.
+        coordinator that are there, or of records that wait to be stored, is refused: OtherCrawlError.
+        Raises OtherCrawlError, CoordinatorRunsError or ServerError; then nothing was joined. An interrupt may leave
+        a server without users, which the next join takes over, or the watchdog stops.
         """
         if role not in _LIFE_LOCKS:
             raise ValueError(f"role is {role!r}, expected one of {', '.join(_LIFE_LOCKS)}")
@@ -205,10 +205,10 @@ class Server:
         return membership
 
     def refuse_other(self, prefix: str) -> None:
-        """OtherCrawl where an agent or a coordinator works on another KEY_PREFIX than this; starts nothing."""
+        """OtherCrawlError where an agent or a coordinator works on another KEY_PREFIX than this; starts nothing."""
         before = self._prefix()
         if prefix and before not in ("", prefix) and self._in_use():
-            raise OtherCrawl(self._belongs_to(before, prefix))
+            raise OtherCrawlError(self._belongs_to(before, prefix))
 
     def gone(self) -> bool:
         """Nobody listens, though an agent or the coordinator works: it died under them. Starts nothing."""
@@ -271,7 +271,7 @@ class Server:
         if not prefix or before == prefix:
             return
         if before and (waiting := self._waiting(before)):
-            raise OtherCrawl(
+            raise OtherCrawlError(
                 f"{self._belongs_to(before, prefix)}. {waiting} records of {before!r} still wait to be stored: "
                 f"`scrapy coordinate -s VAR_DIR={self.var} -s KEY_PREFIX={before}` does that"
             )
@@ -332,7 +332,7 @@ class Server:
             for name, mode in _LIFE_LOCKS[role]:
                 descriptor = _lock(self.folder / name, mode)
                 if descriptor is None:
-                    raise CoordinatorRuns(
+                    raise CoordinatorRunsError(
                         f"VAR_DIR={self.var} has a coordinator already (it holds {self.folder / name}); "
                         "expected: one at a time. It ends by itself when the last agent has left"
                     )

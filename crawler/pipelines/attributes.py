@@ -36,7 +36,7 @@ class Attributes:
         record.description = _clean(_description(root), DESCRIPTION_LENGTH)
         record.content_hash = content_hash(page.raw_text)
         record.media = media_of(root, page.links)
-        record.outside_hosts = outside_hosts(page.links, page.slot.site)
+        record.outside_hosts = outside_hosts(page.links, page.lease.site)
         record.mail_domains, record.ftp_domains = mail_and_ftp(page.written.hrefs, page.raw_text)
 
 

@@ -18,7 +18,7 @@ class Checksum:
         page.record.sha256 = digest.hexdigest()
         if not page.body:
             return
-        first = page.slot.frontier.first_with(page.turn, digest.digest())
+        first = page.lease.frontier.first_with(page.turn, digest.digest())
         if first is not None:
             page.record.outcome = "duplicate"
             page.record.duplicate_of = first

@@ -27,16 +27,16 @@ class Links:
 
     def process(self, page: LoadedPage) -> None:
         """Fill out_links and the frontier, and offer links of other sites to these."""
-        agent, slot = page.agent, page.slot
+        agent, lease = page.agent, page.lease
         is_copy = page.record.outcome == "duplicate"
         if page.record.outcome not in ("stored", "duplicate"):
             return
         if not {"nofollow", "none"}.isdisjoint(page.directives):
             return
         found = page.links
-        if is_copy and not slot.frontier.links_count(page.turn, page.record.duplicate_of):
-            paths = agent.scope.pages_of(slot.site, found.inside)
-            slot.add_of_copy(page.record.duplicate_of, paths, page.turn.depth + 1)
+        if is_copy and not lease.frontier.links_count(page.turn, page.record.duplicate_of):
+            paths = agent.scope.pages_of(lease.site, found.inside)
+            lease.add_of_copy(page.record.duplicate_of, paths, page.turn.depth + 1)
             return
         self._follow(page, found.inside)
         for site, paths in (*found.outside.items(), *found.framed.items()):
@@ -46,10 +46,10 @@ class Links:
         _count_left_out(page)
         if is_copy:
             return
-        if slot.out_links is None:
-            slot.out_links = OutLinks(slot.site)
-        page.out_links = slot.out_links.pack(
-            slot.frontier.numbers(found.inside),
+        if lease.out_links is None:
+            lease.out_links = OutLinks(lease.site)
+        page.out_links = lease.out_links.pack(
+            lease.frontier.numbers(found.inside),
             found.inside,
             (canonical_url(site, path) for site, paths in found.outside.items() for path in paths),
         )
@@ -57,43 +57,43 @@ class Links:
     @staticmethod
     def _follow(page: LoadedPage, paths: list[str]) -> None:
         """New pages of the site into its frontier, but for traps."""
-        agent, slot = page.agent, page.slot
-        new = slot.add_found(agent.scope.pages_of(slot.site, paths), page.turn.depth + 1)
-        if slot.traps is None or not new:
+        agent, lease = page.agent, page.lease
+        new = lease.add_found(agent.scope.pages_of(lease.site, paths), page.turn.depth + 1)
+        if lease.traps is None or not new:
             return
-        trap = slot.traps.look(page.turn.path, page.raw_text, paths, partial(shown_media, page.document))
+        trap = lease.traps.look(page.turn.path, page.raw_text, paths, partial(shown_media, page.document))
         if trap:
-            logger.warning("%s: %s is a trap, left out from now on (TRAP_PAGES)", slot.site, trap)
+            logger.warning("%s: %s is a trap, left out from now on (TRAP_PAGES)", lease.site, trap)
 
     def _follow_canonical(self, page: LoadedPage) -> None:
-        agent, slot = page.agent, page.slot
+        agent, lease = page.agent, page.lease
         site, path = parts(page.canonical)
-        if site != slot.site:
+        if site != lease.site:
             agent.offers.add(site, (path,), page.turn.depth + 1)
         elif agent.scope.has_page(page.canonical):
-            slot.add_found((path,), page.turn.depth + 1)
+            lease.add_found((path,), page.turn.depth + 1)
 
 
 def _count_left_out(page: LoadedPage) -> None:
     """What bounds leave out of the page is counted at its site; its record has it in words."""
-    slot, found = page.slot, page.links
+    lease, found = page.lease, page.links
     if page.bound or found.given_up:
-        slot.leave_out(page.bound or "markup", (page.turn.path,))
+        lease.leave_out(page.bound or "markup", (page.turn.path,))
     for site, paths in found.beyond.items():
-        slot.leave_out("links", _unknown(page, site, paths))
+        lease.leave_out("links", _unknown(page, site, paths))
     for href, start in found.too_long.items():
         site, path = parts(start)
         if any(_unknown(page, site, [path])):
-            slot.leave_out("length", (href,))
+            lease.leave_out("length", (href,))
     if 0 < page.agent.options.max_depth <= page.turn.depth:
         for site, paths in (*found.outside.items(), *found.framed.items()):
-            slot.leave_out("depth", _unknown(page, site, paths))
+            lease.leave_out("depth", _unknown(page, site, paths))
 
 
 def _unknown(page: LoadedPage, site: str, paths: list[str]) -> Iterator[str]:
     """Of these pages those that belong to the crawl, and are not among those that the site's walk knows."""
-    scope, slot = page.agent.scope, page.slot
-    if site == slot.site:
-        yield from (path for path in scope.pages_of(site, paths) if path not in slot.frontier)
+    scope, lease = page.agent.scope, page.lease
+    if site == lease.site:
+        yield from (path for path in scope.pages_of(site, paths) if path not in lease.frontier)
     elif scope.has_site(site):
         yield from (site + path for path in scope.pages_of(site, paths))

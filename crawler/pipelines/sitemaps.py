@@ -34,7 +34,7 @@ class Sitemaps:
         agent, outcome = page.agent, page.record.outcome
         if agent.options.sitemaps == "off":
             return
-        indexes = page.slot.indexes_before(page.turn)
+        indexes = page.lease.indexes_before(page.turn)
         is_read = outcome in ("stored", "duplicate") if indexes is not None else outcome == "stored"
         if not is_read or (indexes is None and not sitemaps.may_be(page.body)):
             return
@@ -49,30 +49,30 @@ class Sitemaps:
     @staticmethod
     def _follow(page: LoadedPage, found: Sitemap, indexes: int) -> None:
         """Its pages, and the sitemaps that it names, which are as deep as it and behind so many indexes."""
-        agent, slot, depth = page.agent, page.slot, page.turn.depth
+        agent, lease, depth = page.agent, page.lease, page.turn.depth
         written = [entry.url for entry in found.pages]
         own, given_up = html.places(
-            [*written, *found.maps], page.response.url, slot.site, agent.max_url_length
+            [*written, *found.maps], page.response.url, lease.site, agent.max_url_length
         )
         if given_up:
             page.note(f"URLs but for {given_up:,} that take long to read")
-            slot.leave_out("markup", (page.turn.path,))
+            lease.leave_out("markup", (page.turn.path,))
         placed = {
             url: place[1]
             for url, place in zip(written, own, strict=False)
-            if place is not None and place[0] == slot.site
+            if place is not None and place[0] == lease.site
         }
-        maps = dict.fromkeys(place[1] for place in own[len(written) :] if place and place[0] == slot.site)
+        maps = dict.fromkeys(place[1] for place in own[len(written) :] if place and place[0] == lease.site)
         if indexes <= MOST_INDEXES:
-            slot.add_sitemaps(agent.scope.sitemaps_of(slot.site, list(maps)), depth, indexes)
-        slot.add_found(agent.scope.pages_of(slot.site, list(dict.fromkeys(placed.values()))), depth + 1)
+            lease.add_sitemaps(agent.scope.sitemaps_of(lease.site, list(maps)), depth, indexes)
+        lease.add_found(agent.scope.pages_of(lease.site, list(dict.fromkeys(placed.values()))), depth + 1)
         changed = [
             (placed[entry.url], entry.changed_at)
             for entry in sitemaps.told([one for one in found.pages if one.url in placed])
         ]
-        if slot.loads:
-            slot.frontier.note_changes(changed)
+        if lease.loads:
+            lease.frontier.note_changes(changed)
         page.record.lastmods = pack_lastmods(
-            (hash64(html.canonical_url(slot.site, path)), changed_at)
+            (hash64(html.canonical_url(lease.site, path)), changed_at)
             for path, changed_at in changed[:MOST_TOLD]
         )

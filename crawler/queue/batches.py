@@ -13,11 +13,11 @@ import zstandard
 from crawler.records import PageState
 
 
-class AskingError(ValueError):
+class BatchError(ValueError):
     """Bytes that are no asking."""
 
 
-class AskedPage(msgspec.Struct, array_like=True, frozen=True):
+class BatchPage(msgspec.Struct, array_like=True, frozen=True):
     """One page, and what is known of it."""
 
     path: str
@@ -31,30 +31,30 @@ class AskedPage(msgspec.Struct, array_like=True, frozen=True):
     asked: str = ""  # path to ask for; empty: `path`
 
 
-class Asking(msgspec.Struct, array_like=True, frozen=True):
+class RecheckBatch(msgspec.Struct, array_like=True, frozen=True):
     """What one lease asks."""
 
-    pages: list[AskedPage]
+    pages: list[BatchPage]
     # When what was left out, or is not due yet, is due (ms, by the server's clock); 0: nothing of the site is.
     next_due_ms: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Asking)
+_decoder = msgspec.msgpack.Decoder(RecheckBatch)
 # Bytes of a digest: two bodies of one page are never alike in these by chance.
 DIGEST_BYTES = 8
 # Bytes that an asking may unpack to: a few of a frame can stand for any number.
 LARGEST = 64_000_000
 
 
-def pack(asking: Asking) -> bytes:
+def pack(asking: RecheckBatch) -> bytes:
     """As it stands in Redis."""
     return zstandard.compress(_encoder.encode(asking), 3)
 
 
-def unpack(packed: bytes) -> Asking:
+def unpack(packed: bytes) -> RecheckBatch:
     """What `pack` was given; AskingError for other bytes."""
     try:
         return _decoder.decode(zstandard.ZstdDecompressor().decompress(packed, max_output_size=LARGEST))
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise AskingError(str(error)) from None
+        raise BatchError(str(error)) from None

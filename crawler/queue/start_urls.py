@@ -20,7 +20,7 @@ BATCH = 1000
 _KINDS = ("list", "set", "zset")
 
 
-class Inlet:
+class StartUrls:
     """One key, and what waits there."""
 
     def __init__(self, client: Redis, key: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import ColumnElement, and_, false, func, select, true
 
 from crawler import states
-from crawler.queue.batches import DIGEST_BYTES, AskedPage, Asking, pack
+from crawler.queue.batches import DIGEST_BYTES, BatchPage, RecheckBatch, pack
 from crawler.recheck import account as accounts
 from crawler.records import Work, hash64
 from crawler.store.database import check_version, open_database, transaction
@@ -49,7 +49,7 @@ DEAREST: Final = 20.0
 PACKED: Final[tuple[Work, ...]] = ("revive", "recheck")
 
 
-class Packer:
+class RecheckPlanner:
     """One packer; call `look` again and again."""
 
     def __init__(self, queue: SiteQueue, options: Options, name: str, loads: Loads) -> None:
@@ -150,7 +150,7 @@ class Packer:
         look = await asyncio.to_thread(
             self._revisits.look, site, at_ms, due_ms or at_ms, account, pace, PAGES_AT_A_TIME
         )
-        asking = Asking([_page(row) for row in look.rows], look.wake_ms)
+        asking = RecheckBatch([_page(row) for row in look.rows], look.wake_ms)
         packed = bool(asking.pages) and await self._queue.pack(site, "recheck", pack(asking))
         if packed or not asking.pages:
             await self._queue.keep_account(look.account._asdict())
@@ -168,7 +168,7 @@ class Packer:
         return 1.0 if load == UNKNOWN else min(FULL / max(FULL - load, 1), DEAREST)
 
 
-def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: int) -> Asking:
+def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: int) -> RecheckBatch:
     """The pages of a site that a work is to ask at a time, those that waited longest first, and when more are due."""
     chosen, due, waited = due_pages(work, options)
     until = at_ms + int(waited * EARLY_SHARE * 1000)
@@ -180,7 +180,7 @@ def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: 
         ).all()
         later = db.execute(select(func.min(due)).where(of_site, due > until)).scalar()
     more = rows[PAGES_AT_A_TIME].due if len(rows) > PAGES_AT_A_TIME else later
-    return Asking([_page(row) for row in rows[:PAGES_AT_A_TIME]], int(more or 0))
+    return RecheckBatch([_page(row) for row in rows[:PAGES_AT_A_TIME]], int(more or 0))
 
 
 def due_pages(work: Work, options: Options) -> tuple[ColumnElement[bool], ColumnElement[int], float]:
@@ -205,9 +205,9 @@ _COLUMNS = (
 )
 
 
-def _page(row: Any) -> AskedPage:
+def _page(row: Any) -> BatchPage:
     loaded = row.sha256 is not None
-    return AskedPage(
+    return BatchPage(
         path_of(row.url),
         row.state,
         row.depth,

@@ -37,12 +37,12 @@ from crawler.queue.results import results_key
 from crawler.reconcile.comparing import given_up, reset_ms, unknown_to_all
 from crawler.records import (
     SET_HASHES,
+    OperatorCommand,
     Page,
     Record,
     RecordError,
     SiteEnded,
     SiteOpened,
-    SiteOrder,
     decode,
     hash64,
     set_hash,
@@ -438,7 +438,7 @@ def _take_in(seen: ServerState, record: Record | None) -> None:
         seen.ended[record.site] = record
     elif isinstance(record, SiteOpened):
         seen.ended.pop(record.site, None)
-    elif isinstance(record, SiteOrder):
+    elif isinstance(record, OperatorCommand):
         seen.ordered.add(record.site)
     elif isinstance(record, Page):
         _note(seen.coming, record, "in_stream")

@@ -28,7 +28,7 @@ from crawler.reconcile import agreement
 from crawler.reconcile.agreement import lost_pages
 from crawler.reconcile.aliases import Aliases
 from crawler.records import SiteEnded, encode, hash64
-from crawler.store.database import DatabaseAway, transaction
+from crawler.store.database import DatabaseAwayError, transaction
 from crawler.store.queries import by_key, counts_of
 from crawler.store.tables import FINISHED, pages, sites
 from crawler.urls.url import page_of, path_of
@@ -211,7 +211,7 @@ class Reopening:
         """As `decide`; False where database or server are away, which is logged where records wait for them."""
         try:
             return self.decide(engine)
-        except (DatabaseAway, redis.RedisError):
+        except (DatabaseAwayError, redis.RedisError):
             return False
 
     def decide(self, engine: Engine) -> bool:

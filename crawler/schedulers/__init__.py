@@ -95,7 +95,7 @@ def check(name: str) -> str:
     if module and _is_policy(module, attribute):
         return name
     raise SchedulerError(
-        f"SITE_SCHEDULER is {name!r}; expected one of {', '.join(NAMES)}, or a dotted path to a class with score and keep"
+        f"SITE_SCHEDULER is {name!r}; expected one of {', '.join(NAMES)}, or the path of a class with score and keep"
     )
 
 

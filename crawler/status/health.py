@@ -53,7 +53,7 @@ def wants_another_try(health: SiteHealth, status: int) -> bool:
     return health in ("disconnected", "delayed") and status not in ASKS_FOR_REST and status != -10
 
 
-class Course(NamedTuple):
+class StatusHistory(NamedTuple):
     """What is known of a site's health by now. Times are milliseconds since 1970."""
 
     health: SiteHealth
@@ -73,15 +73,15 @@ class Change(NamedTuple):
 
 
 def follow(
-    course: Course | None, health: SiteHealth, at: int, half_life_seconds: float
-) -> tuple[Course, Change | None]:
+    course: StatusHistory | None, health: SiteHealth, at: int, half_life_seconds: float
+) -> tuple[StatusHistory, Change | None]:
     """The course after one more check, and what is to be told; None of it: the site was never checked.
 
     A check that is not younger than the last one changes nothing: it came twice, or late. A half-life of 0 damps
     nothing.
     """
     if course is None:
-        course = Course(health, at, at, "normal")
+        course = StatusHistory(health, at, at, "normal")
         return _tell(course)
     if at <= course.at:
         return course, None
@@ -89,10 +89,10 @@ def follow(
     penalty = min(_decayed(course.penalty, at - course.at, half_life_seconds) + changed, MOST_PENALTY)
     damped = bool(half_life_seconds) and penalty >= (CALM if course.damped else FLAPS)
     since = at if changed else course.since
-    return _tell(Course(health, since, at, course.told, penalty, damped))
+    return _tell(StatusHistory(health, since, at, course.told, penalty, damped))
 
 
-def _tell(course: Course) -> tuple[Course, Change | None]:
+def _tell(course: StatusHistory) -> tuple[StatusHistory, Change | None]:
     if course.damped or course.health == course.told:
         return course, None
     return course._replace(told=course.health), Change(course.told, course.health, course.since)

@@ -3,8 +3,8 @@
 Hides drivers: their pragmas and session settings, and their hundred ways to fail, which become three.
 
     DatabaseError           cannot be used as it is; a person must act
-      DatabaseAway          refused, cut off, locked or full: the same call may succeed later
-      RowRefused            the database works, but will not take what a statement carried
+      DatabaseAwayError          refused, cut off, locked or full: the same call may succeed later
+      RowRefusedError            the database works, but will not take what a statement carried
 
 Every message names DATABASE_URL with the password hidden, what came, and what to do. After any of them the
 transaction is rolled back.
@@ -100,11 +100,11 @@ class MissingDriverError(DatabaseError):
     """The database's driver is not installed; the text says which command installs it."""
 
 
-class DatabaseAway(DatabaseError):  # noqa: N818 - a state that passes, not a fault
+class DatabaseAwayError(DatabaseError):
     """The database cannot be reached, is locked or full just now; the same call may succeed later."""
 
 
-class RowRefused(DatabaseError):  # noqa: N818 - the row's fault, not the database's
+class RowRefusedError(DatabaseError):
     """The database works but refuses a value; leaving out the row that carries it helps."""
 
 
@@ -169,7 +169,7 @@ def check_version(engine: Engine) -> str | None:
 def migrate(engine: Engine) -> None:
     """Makes the tables, or brings them to this version; whoever comes second waits and finds it done.
 
-    DatabaseAway where the database does not answer, DatabaseError for tables of a newer or unknown version.
+    DatabaseAwayError where the database does not answer, DatabaseError for tables of a newer or unknown version.
     """
     if check_version(engine) == KNOWN[-1]:
         return
@@ -185,7 +185,7 @@ def migrate(engine: Engine) -> None:
 def transaction(engine: Engine) -> Iterator[Connection]:
     """One transaction: committed at the end of the block, or rolled back and told as a DatabaseError.
 
-    A ValueError or OverflowError of a driver that cannot encode a value counts as RowRefused.
+    A ValueError or OverflowError of a driver that cannot encode a value counts as RowRefusedError.
     """
     try:
         with engine.begin() as connection:
@@ -200,8 +200,8 @@ def explain(error: Exception, url: URL) -> DatabaseError:
     cause = getattr(error, "orig", None) or error
     reason = " ".join(str(cause).split())[:300] or type(cause).__name__
     advice = {
-        DatabaseAway: "waiting helps, or see to the server",
-        RowRefused: "a value of this row cannot be stored",
+        DatabaseAwayError: "waiting helps, or see to the server",
+        RowRefusedError: "a value of this row cannot be stored",
         DatabaseError: "correct DATABASE_URL or the database",
     }[kind]
     return kind(f"DATABASE_URL {told(url)}: {reason}; {advice}")
@@ -319,7 +319,7 @@ def _named_lock(connection: Connection) -> Iterator[None]:
     name = {"name": f"lowtide.migrate.{connection.engine.url.database}"[:64]}
     asked = text(f"SELECT GET_LOCK(:name, {MIGRATION_SECONDS - 60})")
     if connection.execute(asked, name).scalar() != 1:
-        raise DatabaseAway(
+        raise DatabaseAwayError(
             f"DATABASE_URL {told(connection.engine.url)}: another process is migrating it; wait"
         )
     try:
@@ -377,32 +377,32 @@ _MARIADB_ROW = {1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366, 1406}
 
 def _kind(error: Exception) -> type[DatabaseError]:
     if not isinstance(error, DBAPIError):
-        return DatabaseError if isinstance(error, SQLAlchemyError) else RowRefused
+        return DatabaseError if isinstance(error, SQLAlchemyError) else RowRefusedError
     cause = error.orig
     name = type(cause).__name__
     if error.connection_invalidated or name == "InterfaceError":
-        return DatabaseAway
+        return DatabaseAwayError
     code = getattr(cause, "sqlite_errorcode", None)
     if code is not None:
         return _told_by(code & 0xFF, _SQLITE_AWAY, _SQLITE_ROW)
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state:
         away, row = str(state).startswith(_POSTGRES_AWAY), str(state).startswith(_POSTGRES_ROW)
-        return DatabaseAway if away else RowRefused if row else DatabaseError
+        return DatabaseAwayError if away else RowRefusedError if row else DatabaseError
     if cause is not None and cause.args and isinstance(cause.args[0], int):
         return _told_by(cause.args[0], _MARIADB_AWAY, _MARIADB_ROW)
     return _by_class(name, str(cause))
 
 
 def _told_by(code: int, away: set[int], row: set[int]) -> type[DatabaseError]:
-    return DatabaseAway if code in away else RowRefused if code in row else DatabaseError
+    return DatabaseAwayError if code in away else RowRefusedError if code in row else DatabaseError
 
 
 def _by_class(name: str, words: str) -> type[DatabaseError]:
     """A driver's error without a code: raised on the client's side, or by a refused connection."""
     if name in ("DataError", "IntegrityError"):
-        return RowRefused
+        return RowRefusedError
     if name in ("OperationalError", "ConnectionTimeout"):
         refused = "FATAL" in words and not any(passing in words for passing in _POSTGRES_PASSING)
-        return DatabaseError if refused else DatabaseAway
+        return DatabaseError if refused else DatabaseAwayError
     return DatabaseError

@@ -3,7 +3,7 @@
 A ranking is written stretch by stretch under a run's number of its own, while coordinators write and readers read what
 was in force before; one short transaction at the end puts it in force. What was in force before it, and what killed
 rankings left, is taken away after that, again in stretches. Of two rankings at a time the one that began later stays.
-Raises DatabaseError as crawler.store.database does; RankingLost where another took its place.
+Raises DatabaseError as crawler.store.database does; RankingLostError where another took its place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SITES = Upsert(
 Progress = Callable[[int, int], None]
 
 
-class RankingLost(DatabaseError):  # noqa: N818 - what became of it, not a fault
+class RankingLostError(DatabaseError):
     """Another ranking, that began later, has finished first: its ranks are in force."""
 
 
@@ -159,7 +159,9 @@ def _finish(engine: Engine, run: int) -> None:
         newest = connection.execute(in_force()).scalar()
     if not there or newest != run:
         _clear(engine)
-        raise RankingLost("another ranking that began later has finished meanwhile; its ranks are in force")
+        raise RankingLostError(
+            "another ranking that began later has finished meanwhile; its ranks are in force"
+        )
 
 
 # --- clearing ---------------------------------------------------------------------------------------------

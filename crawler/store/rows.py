@@ -13,16 +13,16 @@ import msgspec
 
 from crawler import states
 from crawler.records import (
-    Asked,
     Check,
+    OperatorCommand,
     Page,
     PageOutcome,
     PageState,
-    RunMoment,
+    RecheckResult,
+    RunEvent,
     SiteEnded,
     SiteFound,
     SiteOpened,
-    SiteOrder,
     Visit,
     hash64,
 )
@@ -97,7 +97,7 @@ def clean_page(page: Page) -> Page:
     return msgspec.structs.replace(page, **changed)
 
 
-def clean_asked(asked: Asked) -> Asked:
+def clean_asked(asked: RecheckResult) -> RecheckResult:
     """The question with its texts cleaned."""
     changed = {name: _cleaned(value) for name, value in msgspec.structs.asdict(asked).items()}
     return msgspec.structs.replace(asked, **changed)
@@ -251,7 +251,7 @@ FETCH_COLUMNS = (
 )
 
 
-def asked_row(asked: Asked, site: int, url_hash: int) -> Row:
+def asked_row(asked: RecheckResult, site: int, url_hash: int) -> Row:
     """A row of `fetches` for a page that was asked again; its texts are clean."""
     return (
         *(asked.agent, asked.run, asked.seq, site, url_hash, asked.asked_at, asked.status, asked.answer, 0),
@@ -339,19 +339,19 @@ def _left_out(record: SiteEnded) -> Row:
     return (sum(counts.values()), _json(counts) if counts else None, record.left_out_hashes or None)
 
 
-def stop_row(record: SiteOrder, entry: int) -> Row:
+def stop_row(record: OperatorCommand, entry: int) -> Row:
     """A site that is to be left alone, or not any more."""
     stopped = STOPPED[record.order]
     reason = clean(record.reason) if stopped else ""
     return (*named_row(record.site), stopped, reason or None, entry)
 
 
-def budget_row(record: SiteOrder, entry: int) -> Row:
+def budget_row(record: OperatorCommand, entry: int) -> Row:
     """A site with a budget of its own."""
     return (*named_row(record.site), record.pages, entry)
 
 
-def run_row(record: RunMoment) -> Row:
+def run_row(record: RunEvent) -> Row:
     """An agent's start or end."""
     return (
         *(clean(record.agent), clean(record.run), clean(record.spider), clean(record.scheduler)),

@@ -31,21 +31,21 @@ from sqlalchemy import (
 )
 
 from crawler.records import (
-    Asked,
     Check,
     Health,
+    OperatorCommand,
     Page,
+    RecheckResult,
     Record,
-    RunMoment,
+    RunEvent,
     SiteEnded,
     SiteFound,
     SiteOpened,
-    SiteOrder,
     Visit,
     hash64,
     unpack_lastmods,
 )
-from crawler.states import IllegalTransition
+from crawler.states import IllegalTransitionError
 from crawler.store import rows as row_of
 from crawler.store import write_rules
 from crawler.store.ranks import forget as forget_ranks
@@ -189,7 +189,7 @@ class Stored(NamedTuple):
     plain: bool = False  # known to need no cleaning (records.is_plain)
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """An entry of the stream that cannot be stored, and why."""
 
     stream_id: str
@@ -321,7 +321,18 @@ def store(
     `revive_delays`: seconds after which revive asks a silent page, the first time and the second. `damping_seconds`:
     how soon a change of a site's health is forgotten, of which so many are not told (crawler.status.health).
     """
-    kinds = (Page, SiteFound, SiteEnded, RunMoment, SiteOrder, Check, Visit, Asked, Health, SiteOpened)
+    kinds = (
+        Page,
+        SiteFound,
+        SiteEnded,
+        RunEvent,
+        OperatorCommand,
+        Check,
+        Visit,
+        RecheckResult,
+        Health,
+        SiteOpened,
+    )
     counts: dict[type, int] = dict.fromkeys(kinds, 0)
     rows = _Rows(revive_delays, damping_seconds)
     refused = 0
@@ -330,11 +341,11 @@ def store(
         counts[type(record)] += 1
         if isinstance(record, Page):
             rows.add_page(record, stored.links, plain=stored.plain)
-        elif isinstance(record, SiteOrder) and record.order == "forget":
+        elif isinstance(record, OperatorCommand) and record.order == "forget":
             refused += rows.write(connection)  # what came before is forgotten too, what comes after is not
             rows = _Rows(revive_delays, damping_seconds)
             _forget_order(connection, record.site, entry_number(stored.stream_id))
-        elif isinstance(record, Asked):
+        elif isinstance(record, RecheckResult):
             rows.add_asked(record)
         else:
             rows.add(record, entry_number(stored.stream_id))
@@ -366,7 +377,7 @@ def _forget_order(connection: Connection, site: str, entry: int) -> None:
         forget(connection, site)
 
 
-def bury(connection: Connection, letters: list[Letter]) -> None:
+def bury(connection: Connection, letters: list[DeadLetter]) -> None:
     """Puts entries into the dead letters; one that is there already stays as it was."""
     now = time.time_ns() // 1_000_000
     write(
@@ -451,7 +462,7 @@ class _Rows:
         if kept is None or is_later(row, kept):
             self._extracted[row[:2]] = row
 
-    def add_asked(self, asked: Asked) -> None:
+    def add_asked(self, asked: RecheckResult) -> None:
         """Takes in a page that was asked again: into the history in any case, and into its life where it fits."""
         asked = row_of.clean_asked(asked)
         site, url_hash = site_id(asked.site), hash64(asked.url)
@@ -459,12 +470,12 @@ class _Rows:
             self._fetches.append(row_of.asked_row(asked, site, url_hash))
         try:
             self._steps.append(write_rules.life_step(asked, site, url_hash, self._delays))
-        except IllegalTransition:
+        except IllegalTransitionError:
             self._illegal += 1
 
     def add(
         self,
-        record: SiteFound | SiteEnded | SiteOpened | SiteOrder | RunMoment | Check | Visit | Health,
+        record: SiteFound | SiteEnded | SiteOpened | OperatorCommand | RunEvent | Check | Visit | Health,
         entry: int,
     ) -> None:
         """Takes in any other record."""
@@ -482,7 +493,7 @@ class _Rows:
         elif isinstance(record, SiteOpened):
             row = row_of.opened_row(record, entry)
             _keep_later(self._opened, row[0], row, _OPENED_ENTRY)
-        elif isinstance(record, RunMoment):
+        elif isinstance(record, RunEvent):
             row = row_of.run_row(record)
             _keep_later(self._runs, row[:2], row, _RUN_ENDED_AT)
         elif isinstance(record, Check):

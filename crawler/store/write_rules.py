@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from crawler import states
-from crawler.status.health import Course, follow
+from crawler.status.health import StatusHistory, follow
 from crawler.store.rows import NAMED_COLUMNS, Row, clean, named_row, site_id
 from crawler.store.tables import health, health_changes, pages, sites
 from crawler.store.upsert import Upsert, write
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.sql.dml import Update
 
-    from crawler.records import Asked, Health
+    from crawler.records import Health, RecheckResult
     from crawler.status.health import Change
     from crawler.store.upsert import Rule
 
@@ -132,8 +132,8 @@ class LifeStep(NamedTuple):
     next_check: int | None
 
 
-def life_step(asked: Asked, site_id: int, url_hash: int, delays: tuple[float, float]) -> LifeStep:
-    """The step that a record tells of; IllegalTransition where there is none."""
+def life_step(asked: RecheckResult, site_id: int, url_hash: int, delays: tuple[float, float]) -> LifeStep:
+    """The step that a record tells of; IllegalTransitionError where there is none."""
     state = states.after(asked.before, asked.answer)
     brings_content = asked.answer == "answers" and 200 <= asked.status < 300
     unloaded = states.after(asked.before, asked.answer, has_body=not brings_content)
@@ -239,9 +239,9 @@ def store_healths(connection: Connection, checks: list[Health], half_life_second
     write(connection, CHANGES, sorted(changes))
 
 
-def _courses(connection: Connection, numbers: Iterable[int]) -> dict[int, Course]:
+def _courses(connection: Connection, numbers: Iterable[int]) -> dict[int, StatusHistory]:
     """What is known of these sites, locked until the transaction ends; in the order of keys, as all writers go."""
-    found: dict[int, Course] = {}
+    found: dict[int, StatusHistory] = {}
     for some in _in_parts(sorted(numbers)):
         asked = (
             select(
@@ -255,7 +255,7 @@ def _courses(connection: Connection, numbers: Iterable[int]) -> dict[int, Course
         )
         for number, word, since, at, told, penalty, damped in connection.execute(asked):
             if word is not None:
-                found[number] = Course(word, since, at, told, penalty, bool(damped))
+                found[number] = StatusHistory(word, since, at, told, penalty, bool(damped))
     return found
 
 
@@ -264,7 +264,7 @@ def _in_parts(numbers: list[int]) -> Iterator[list[int]]:
         yield numbers[start : start + _AT_A_TIME]
 
 
-def _course_row(site: str, course: Course, status: int) -> Row:
+def _course_row(site: str, course: StatusHistory, status: int) -> Row:
     return (
         *named_row(site),
         *(course.health, course.since, status, course.told, course.penalty, int(course.damped)),

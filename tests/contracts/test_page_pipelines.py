@@ -23,9 +23,9 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from crawler import options, records
 from crawler.agent.agent import Agent
 from crawler.agent.frontier import Frontier
-from crawler.agent.overrides import PLAIN, Dress
+from crawler.agent.overrides import PLAIN, SiteSession
 from crawler.agent.page import Chain, LoadedPage, NotKeptError
-from crawler.agent.site_lease import Slot
+from crawler.agent.site_lease import SiteLease
 from crawler.content import extra
 from crawler.fetch.dns import Names
 from crawler.pipelines.sitemaps import Sitemaps
@@ -107,8 +107,12 @@ class Bench:
         frontier.add([path], 0)
         turn = frontier.take(0.0)
         assert turn is not None
-        slot = Slot(
-            Leased(SITE, "1", suspended=False, address=None), frontier, 0, Dress(SITE, PLAIN, "lowtide"), 0.0
+        lease = SiteLease(
+            Leased(SITE, "1", suspended=False, address=None),
+            frontier,
+            0,
+            SiteSession(SITE, PLAIN, "lowtide"),
+            0.0,
         )
         headers = Headers(
             {"Content-Type": content_type.encode("latin-1"), "X-Robots-Tag": b"\xff, noarchive"}
@@ -116,7 +120,7 @@ class Bench:
         record = records.Page(
             site=SITE, path=path, fetched_at=1, outcome="stored", status=200, content_type=content_type
         )
-        return LoadedPage(self.agent, slot, turn, Response(SITE + path, headers=headers, body=body), record)
+        return LoadedPage(self.agent, lease, turn, Response(SITE + path, headers=headers, body=body), record)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +172,7 @@ def test_the_whole_chain_ends_the_turn_without_an_error(bench: Bench, name: str)
     assert page.record.error == ("parsed as far as its elements are 256 deep" if name == "deep" else "")
     assert len(bench.agent.outbox) == before, "the user's parse comes first"
     page.publish()
-    assert page.slot.frontier.in_flight == 0
+    assert page.lease.frontier.in_flight == 0
     assert len(bench.agent.outbox) == before + 1
 
 
@@ -193,7 +197,7 @@ def test_a_failing_step_costs_the_page_nothing_else(bench: Bench, caplog: pytest
     assert page.record.error == "something is left out; Failing: no luck"
     assert page.record.title == "One"
     assert len(page.record.sha256) == 64
-    assert page.slot.frontier.in_flight == 0
+    assert page.lease.frontier.in_flight == 0
     assert "Failing failed on" in caplog.text
 
 
@@ -206,9 +210,9 @@ def test_all_pages_of_a_sitemap_in_a_foreign_alphabet_are_found(bench: Bench) ->
     word = quote("привет-" * 3).lower()
     urls = [f"{SITE}/{word}{number}/" for number in range(50_000)]
     page = bench.page(sitemap_of(urls), "text/xml")
-    page.slot.frontier.max_pages = 0
+    page.lease.frontier.max_pages = 0
     Sitemaps().process(page)
-    assert len(page.slot.frontier) == 1 + len(urls)
+    assert len(page.lease.frontier) == 1 + len(urls)
     assert page.record.error == ""
 
 
@@ -216,10 +220,10 @@ def test_what_of_a_sitemap_takes_too_long_is_told(bench: Bench, monkeypatch: pyt
     monkeypatch.setattr("crawler.content.html._MOST_WORK_OF_FILE", 50_000)
     page = bench.page(sitemap_of([f"{SITE}/%d0%bf{number}" for number in range(1_000)]), "text/xml")
     Sitemaps().process(page)
-    found = len(page.slot.frontier) - 1
+    found = len(page.lease.frontier) - 1
     assert 0 < found < 1_000
     assert page.record.error == f"URLs but for {1_000 - found} that take long to read"
-    assert page.slot.frontier.left_out == {"markup": 1}
+    assert page.lease.frontier.left_out == {"markup": 1}
 
 
 class Keeper:

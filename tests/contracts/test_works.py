@@ -10,7 +10,7 @@ from scrapy.spiderloader import SpiderLoader
 from scrapy.utils.misc import load_object
 
 from crawler.agent import jobs
-from crawler.queue.batches import AskedPage
+from crawler.queue.batches import BatchPage
 from crawler.records import WORKS, Work
 from tests.crawling import Place
 from tests.small_site import SmallSite, links, text
@@ -41,7 +41,7 @@ def test_it_asks_nothing_that_robots_forbid_ends_and_is_due_again(name: Work, tm
         place.crawl([web.root]).succeeded()
         web.routes["/robots.txt"] = text("User-agent: *\nDisallow: /")
         web.log.clear()
-        pages = [AskedPage(path, STATES.get(name, "visited")) for path in ("/a", "/b")]  # type: ignore[arg-type]
+        pages = [BatchPage(path, STATES.get(name, "visited")) for path in ("/a", "/b")]  # type: ignore[arg-type]
         give(place, web.site, name, *pages)
         place.crawl([], spider=name).succeeded()
         assert web.paths == ["/robots.txt"]

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from crawler.agent.agent import Agent
-    from crawler.agent.fetcher import Visits
+    from crawler.agent.fetcher import PageFetcher
     from crawler.agent.frontier import Turn
-    from crawler.agent.site_lease import Slot
+    from crawler.agent.site_lease import SiteLease
 
 
 class Work(Protocol):
@@ -30,35 +30,37 @@ class Work(Protocol):
     # Whether its sites come with an asking: then none is leased before a coordinator has packed one.
     packed: bool
 
-    def __init__(self, agent: Agent, visits: Visits) -> None: ...
+    def __init__(self, agent: Agent, visits: PageFetcher) -> None: ...
 
-    def begin(self, slot: Slot, packed: bytes) -> None:
-        """A site was leased: put the paths to ask into `slot.frontier`; none, and it goes back at once."""
+    def begin(self, lease: SiteLease, packed: bytes) -> None:
+        """A site was leased: put the paths to ask into `lease.frontier`; none, and it goes back at once."""
 
-    def request(self, slot: Slot, turn: Turn, request: Request) -> Request:
+    def request(self, lease: SiteLease, turn: Turn, request: Request) -> Request:
         """The page's request as this work wants it sent: method, headers."""
 
-    def answered(self, slot: Slot, turn: Turn, response: Response) -> Any:
+    def answered(self, lease: SiteLease, turn: Turn, response: Response) -> Any:
         """An answer of any status came; where it asks for a rest, the site rests already.
 
         Ends the turn (`visits.finish`) or gives it another (`visits.again`). What it returns goes to the engine, as
         from a spider's callback.
         """
 
-    def unanswered(self, slot: Slot, turn: Turn, status: int, error: str, times: dict[str, Any]) -> None:
+    def unanswered(
+        self, lease: SiteLease, turn: Turn, status: int, error: str, times: dict[str, Any]
+    ) -> None:
         """No answer came (`status` is negative: crawler.fetch.errors), or robots.txt forbids the page.
 
         `times` is the meta of the request, with the times of the stages it came through. Ends the turn as above.
         """
 
-    def shut(self, slot: Slot, status: int, error: str) -> None:
+    def shut(self, lease: SiteLease, status: int, error: str) -> None:
         """robots.txt could not be had, so no page may be asked, or nobody answers there any more: ends every turn.
 
         The site's rest has begun already, but where the site gave no answer, or no whole one
         (crawler.agent.politeness.shuts), or no request can be made: there is none then.
         """
 
-    def next_due(self, slot: Slot) -> float:
+    def next_due(self, lease: SiteLease) -> float:
         """When the site is due for this work again, by the server's clock in seconds; 0.0: not by this lease."""
 
 
@@ -69,7 +71,7 @@ CLASSES: dict[Name, str] = {
 }
 
 
-def make(name: Name, agent: Agent, visits: Visits) -> Work:
+def make(name: Name, agent: Agent, visits: PageFetcher) -> Work:
     """The work of this name for one agent."""
     work: Work = load_object(CLASSES[name])(agent, visits)
     return work

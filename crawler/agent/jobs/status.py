@@ -25,12 +25,12 @@ from scrapy.http import Response, TextResponse
 
 from crawler import engine
 from crawler.agent.fetcher import note_times
-from crawler.agent.overrides import Dress, Overrides
+from crawler.agent.overrides import Overrides, SiteSession
 from crawler.agent.requests import CHECKS, PAGE_META
 from crawler.agent.responses import REDIRECTS
 from crawler.content import html
 from crawler.fetch.context import KEY, FetchContext
-from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLarge, in_one_line, status_code_of
+from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLargeError, in_one_line, status_code_of
 from crawler.queue.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
 from crawler.records import Health
 from crawler.robots import policy
@@ -69,7 +69,7 @@ META: dict[str, Any] = {**PAGE_META, "download_slot": CHECKS}
 _WORST: tuple[SiteHealth, ...] = ("disconnected", "error", "delayed", "normal")
 
 
-class Permit(NamedTuple):
+class RobotsCache(NamedTuple):
     """What robots.txt said of the pages that are asked, kept with the site from check to check."""
 
     until: float  # server's seconds; then it is read anew
@@ -81,7 +81,7 @@ class Permit(NamedTuple):
         return " ".join((str(int(self.until)), f"{self.delay:g}", self.agent, *self.paths))
 
     @classmethod
-    def read(cls, text: str) -> Permit | None:
+    def read(cls, text: str) -> RobotsCache | None:
         """What `str` gave; None for anything else."""
         try:
             until, delay, agent, *paths = text.split(" ")
@@ -110,7 +110,7 @@ class Found(NamedTuple):
     """What a check came to."""
 
     health: Health | None  # None: the site could not be asked, and nothing is known of it
-    permit: Permit | None  # what is to be kept
+    permit: RobotsCache | None  # what is to be kept
     closed_seconds: float = 0.0  # robots.txt lets nobody in for so long
 
 
@@ -134,9 +134,9 @@ class SiteCheck:
         self,
         asker: Asker,
         site: str,
-        dress: Dress,
+        site_session: SiteSession,
         delay: float,
-        permit: Permit | None,
+        permit: RobotsCache | None,
         may_send: Callable[[], bool],
         day: SiteDay | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ class SiteCheck:
         self._asker = asker
         self._options = asker.options
         self._site = site
-        self._dress = dress
+        self._dress = site_session
         self._least_delay = delay
         self._allowed = may_send
         self._day = day
@@ -198,7 +198,7 @@ class SiteCheck:
         asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
         until = self._asker.server_time() + self._options.robots_lifetime_seconds
         paths = ("/",) if self._rules_allow("/") else ()
-        self._permit = Permit(until, asked, self._dress.user_agent, paths)
+        self._permit = RobotsCache(until, asked, self._dress.user_agent, paths)
         return met
 
     def _rules_allow(self, path: str) -> bool:
@@ -297,14 +297,14 @@ class SiteCheck:
             await asyncio.sleep(wait)
         context = FetchContext(self._may_send)
         request = Request(url, meta={**META, KEY: context}, dont_filter=True)
-        self._dress.put_on(request)
+        self._dress.apply(request)
         self._count_request()
         self.last_asked = self._loop.time()
         try:
             response = await engine.download(self._asker.crawler, request)
         except Exception as error:
             # Held back, or the agent ends; a body that is too large is the site's doing.
-            cancelled = isinstance(error, DownloadCancelledError) and not isinstance(error, TooLarge)
+            cancelled = isinstance(error, DownloadCancelledError) and not isinstance(error, TooLargeError)
             status = status_code_of(error)
             if cancelled or (status == OTHER and not self._may_send()):
                 raise NotAskedError from None
@@ -534,9 +534,9 @@ class Checking:
         check = SiteCheck(
             self._asker,
             leased.site,
-            Dress(leased.site, override, self._user_agent),
+            SiteSession(leased.site, override, self._user_agent),
             override.delay_or(self._delay),
-            Permit.read(permit),
+            RobotsCache.read(permit),
             partial(self._may_send, losses),
             day,
         )

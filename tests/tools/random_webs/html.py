@@ -90,12 +90,12 @@ class Writer:
         return self._dressed(self._random.choice(ways)())
 
     def _dressed(self, href: str) -> str:
-        dress = self._random.random()
-        if dress < 0.1:
+        site_session = self._random.random()
+        if site_session < 0.1:
             return f"{href}#part-{self._random.randrange(9)}"
-        if dress < 0.15:
+        if site_session < 0.15:
             return f"  {href}\n"
-        if dress < 0.2 and len(href) > 3:
+        if site_session < 0.2 and len(href) > 3:
             return f"{href[:3]}{self._random.choice(chr(10) + chr(9) + chr(13))}{href[3:]}"
         return href
 
