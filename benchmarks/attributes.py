@@ -66,7 +66,7 @@ def loaded(body: bytes) -> LoadedPage:
     agent: Any = SimpleNamespace(
         max_url_length=2083, options=SimpleNamespace(max_links_per_page=5000, max_html_bytes=1_000_000)
     )
-    lease: Any = SimpleNamespace(site=SITE, dress=SimpleNamespace(user_agent="lowtide"))
+    lease: Any = SimpleNamespace(site=SITE, site_session=SimpleNamespace(user_agent="lowtide"))
     turn: Any = None
     record = records.Page(site=SITE, path="/", fetched_at=1, outcome="stored", status=200, content_type=KIND)
     response = Response(f"{SITE}/", headers=Headers({"Content-Type": KIND}), body=body)

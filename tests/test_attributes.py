@@ -79,7 +79,7 @@ KOREAN_RECORD = {
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "expected"),
+    ("body", "content_type", "wanted"),
     [
         (KOREAN.encode("cp949"), "text/html", KOREAN_RECORD),
         # EUC-KR has no 똠; where the header says it, CP949 is meant, as browsers read it.

@@ -140,7 +140,7 @@ def test_standard_input_for_several_agents(place: Place) -> None:
         (["crawl"], ["expected the name of one spider"]),
         (
             ["crawl", "site", "--scheduler", "soonest"],
-            ["SITE_SCHEDULER is 'soonest'", "expected one of", "random", "dotted path"],
+            ["SITE_SCHEDULER is 'soonest'", "expected one of", "random", "path of a class"],
         ),
         (
             ["crawl", "site", "--scheduler", "hybrid", "-s", 'SITE_SCHEDULER_OPTIONS={"keep": "never"}'],

@@ -213,7 +213,7 @@ def test_a_key_of_the_wrong_kind_is_no_outage(queued: Place, valkey: RunningServ
 def test_a_reset_that_cannot_see_who_works_tells_what_to_do(queued: Place, valkey: RunningServer) -> None:
     valkey.client.set(key("agents"), "1")
     run = queued.run("queue", "reset", "--yes", REDIS_URL=valkey.url)
-    run.refused("whether agents work on this crawl cannot be told", "WRONGTYPE", "--yes --force", code=1)
+    run.refused("whether agents work on this crawl is unknown", "WRONGTYPE", "--yes --force", code=1)
     assert ANEW not in run.err, "that leads back here"
     assert valkey.client.exists(key("agents"))
     queued.run("queue", "reset", "--yes", "--force", REDIS_URL=valkey.url).succeeded()

@@ -57,7 +57,7 @@ def test_slots_that_are_enough(slots: int, works: tuple[Work, ...], fixed: dict[
 
 
 @pytest.mark.parametrize(
-    ("slots", "works", "fixed", "expected"),
+    ("slots", "works", "fixed", "wanted"),
     [
         (4, WORKS, {"revive": 3, "recheck": 2}, 6),
         (4, WORKS, {"revive": 4}, 5),

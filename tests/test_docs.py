@@ -136,7 +136,7 @@ def test_a_line_is_put_into_its_dictionary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "printed", "expected"),
+    ("expected", "printed", "wanted"),
     [
         (["a"], "a\n", True),
         (["a"], "b\n", False),

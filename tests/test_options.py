@@ -72,7 +72,7 @@ NO_WEBHOOKS = (
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("name", "value", "wanted"),
     [
         ("SITE_SLOTS", "0", ">= 1"),
         ("SITE_SLOTS", "4.5", "a whole number"),

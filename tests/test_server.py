@@ -543,7 +543,7 @@ def test_start_lock_held_for_ever(
 
 def test_var_dir_that_is_a_file(var: Path) -> None:
     var.write_text("")
-    with pytest.raises(ServerError, match=f"VAR_DIR={var} cannot be used.*wanted: a folder"):
+    with pytest.raises(ServerError, match=f"VAR_DIR={var} cannot be used.*expected: a folder"):
         Server(var).join()
     assert not Server(var).coordinator_alive()
 

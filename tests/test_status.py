@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from scrapy import Request
-from scrapy.core.downloader import SiteLease
+from scrapy.core.downloader import Slot
 
 from crawler.agent.jobs.status import RobotsCache
 from crawler.agent.observer import SiteWatch
@@ -300,7 +300,7 @@ def test_checks_do_not_count_as_pages_under_way() -> None:
     downloader = TurnDownloader.__new__(TurnDownloader)
     downloader.total_concurrency = 2
     page, *checks = (Request(f"https://s{n}.example/") for n in range(4))
-    downloader.slots = {CHECKS: SiteLease(100, 0.0, 0.0)}
+    downloader.slots = {CHECKS: Slot(100, 0.0, 0.0)}
     downloader.slots[CHECKS].active.update(checks)
     downloader.active = {page, *checks}
     assert not downloader.needs_backout()

@@ -668,7 +668,7 @@ def test_no_text_of_a_page_is_too_odd_for_a_database(kind: str, filled: OpenTabl
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "wanted"),
     [
         ("", ""),
         ("a\0", "a"),

@@ -510,8 +510,8 @@ class Agent:
         if work == LOADING:
             return await self._has_pages(depth)
         idle = asyncio.get_running_loop().time() - self._last_in_hand
-        timeouts = PACKING_BEHIND_SECONDS if depth.coordinated else PACKING_SECONDS
-        waits = jobs.is_packed(work) and idle < timeouts
+        patience = PACKING_BEHIND_SECONDS if depth.coordinated else PACKING_SECONDS
+        waits = jobs.is_packed(work) and idle < patience
         return await self.queue.due_now(work, unpacked=waits) > 0
 
     async def _has_pages(self, depth: Depth) -> bool:

@@ -31,11 +31,11 @@ SAY_AGAIN_SECONDS = 300.0
 class StreamWatch:
     """One agent's view; `look` is called every now and then."""
 
-    def __init__(self, most: int, timeouts: float) -> None:
+    def __init__(self, most: int, patience: float) -> None:
         self.paused = False  # the stream is too long: nothing may be fetched
         self.long = False  # so many records wait that each should be small
         self._most = most
-        self._patience = timeouts  # seconds for which records may wait without a coordinator
+        self._patience = patience  # seconds for which records may wait without a coordinator
         self._alone_since: float | None = None
         self._said_at: float | None = None
 

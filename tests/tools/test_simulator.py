@@ -209,7 +209,7 @@ def test_the_optimum_of_sites_that_swap_their_hours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "slots", "expected"),
+    ("sizes", "slots", "wanted"),
     [([3.0], 1, 3.0), ([1.0, 1.0, 1.0], 2, 1.5), ([2.0, 0.5], 2, 2.0), ([0.25, 0.25], 1, 0.5)],
 )
 def test_the_optimum_of_flat_sites(sizes: list[float], slots: int, wanted: float) -> None:
