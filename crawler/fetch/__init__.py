@@ -1,1 +1,1 @@
-"""HTTP over libcurl, as Scrapy's download handler. Knows no crawl."""
+"""HTTP download handler on libcurl. Independent of the crawl's logic."""

@@ -1,4 +1,4 @@
-"""What the download handler needs to know of the crawl, in a request's meta under KEY. Without one it asks nobody."""
+"""The crawl's per-request context for the download handler, in `Request.meta[KEY]`; optional."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ KEY: Final = "lowtide"
 
 @dataclass(eq=False, repr=False, slots=True)
 class FetchContext:
-    """A request that the crawl waits for; used as it is by checks of a site's status."""
+    """Context of one request."""
 
-    may_send: Callable[
-        [], bool
-    ]  # called right before the request is sent; False: it is not sent (NotSentError)
-    timeouts: SiteTimeouts | None = None  # with the site that is asked; None: the time limits of the settings
-    received: int = 0  # bytes of bodies, added up by the handler
+    may_send: Callable[[], bool]  # called right before sending; False cancels the request (NotSentError)
+    timeouts: SiteTimeouts | None = None  # of the requested site; None: the limits of the settings
+    received: int = 0  # total bytes of bodies, updated by the handler
 
     @property
     def for_robots(self) -> bool:
-        """Whether a body above ROBOTS_MAX_BYTES is cut off there."""
+        """Whether to truncate the body to ROBOTS_MAX_BYTES."""
         return True
 
     @property
     def tries(self) -> int | None:
-        """How often the page was tried before; None: time limits do not follow the site's own times."""
+        """Number of the current try; None disables adaptive timeouts."""
         return None
 
 
 def context_of(request: Request) -> FetchContext | None:
-    """The context in a request's meta."""
+    """The FetchContext in a request's meta, or None."""
     context = request.meta.get(KEY)
     return context if isinstance(context, FetchContext) else None

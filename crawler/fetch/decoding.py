@@ -1,9 +1,7 @@
-"""An answer's body out of its Content-Encoding: gzip, deflate and br, in up to two layers. Pure.
+"""Decodes Content-Encoding gzip, deflate and br, up to two layers. Pure; never raises; output is bounded.
 
-It reads what browsers and Scrapy read: bytes behind the end of a stream are left, a gzip may have several members and
-a wrong sum, deflate may come without its head. A body that is not in the encoding that its head names, or in one that
-is not known here, stays as it came. One that ends too early, or breaks in the middle, is a loss: what came before that
-is given. Takes any bytes without raising, and makes no more than `most` bytes of them.
+As lenient as browsers. A body in another or unknown encoding is returned undecoded; a truncated or damaged one is
+decoded up to the damage and reported as a loss.
 """
 
 from __future__ import annotations
@@ -19,56 +17,56 @@ from typing import Final, NamedTuple
 import brotli  # type: ignore[import-untyped]
 from isal import isal_zlib
 
-# Parts that a gzip may be put together of.
+# Maximum gzip members of one body.
 MOST_MEMBERS: Final = 10_000
 
-# Bytes that are unpacked in one go: of what is left of them at a member's end a copy is made.
+# Bytes per decompress call: the decompressor copies the unused rest of a piece at a member's end.
 _PIECE: Final = 64 * 1024
-# The same where it matters how much was unpacked before the damage.
+# Piece size to locate damage.
 _SMALL_PIECE: Final = 64
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_HEAD: Final = 10
 _SUM_BYTES: Final = 8
-# Flags of a gzip's head: it has a sum of its own, further fields, a name, a comment.
+# gzip header flags: FHCRC, FEXTRA, FNAME, FCOMMENT.
 _HEAD_SUM, _FIELDS, _NAME, _COMMENT = 2, 4, 8, 16
 _ADLER_BYTES: Final = 4
 _WRONG_SIZE: Final = "its gzip has a wrong sum and a wrong size"
 _WRONG_ADLER: Final = "its deflate has a wrong sum"
-# Text has none of these bytes; of 100 compressed ones some are.
+# Absent from text; frequent in compressed data.
 _BINARY: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _LOOKED_AT: Final = 1024
 _UNDECODED: Final = frozenset({"", "identity", "none"})
 
 
 class Decoded(NamedTuple):
-    """What a body is."""
+    """Result of decoding a body."""
 
-    body: bytes  # cut off behind `most` + 1 bytes where it is longer
-    loss: str = ""  # why it is not all of the body; empty: it is
-    error: str = ""  # what is wrong, though it is all of the body
-    doubtful: bool = False  # that may be another body than the one that was sent
-    as_it_came: bool = False  # the encoding that the head names is not the body's, or unknown
+    body: bytes  # truncated to `most` + 1 bytes
+    loss: str = ""  # why the body is incomplete; empty if complete
+    error: str = ""  # an encoding error in a complete body
+    doubtful: bool = False  # the content may differ from what the server sent
+    as_it_came: bool = False  # not decoded: Content-Encoding is wrong or unknown
 
 
 class _End(Enum):
     """How a stream ended."""
 
     WHOLE = auto()
-    LONG = auto()  # it goes on, above the bound
+    LONG = auto()  # exceeds the limit
     CUT = auto()
     DAMAGED = auto()
 
 
 class _Run(NamedTuple):
-    """What was made of one stream."""
+    """Decoded data of one stream."""
 
     data: bytes
     end: _End
-    at: int = 0  # the first byte behind it, where it is whole
+    at: int = 0  # offset after the stream, if it is WHOLE
 
 
 def decoded(body: bytes, encodings: str, most: int) -> Decoded:
-    """The body, of at most `most` bytes; `encodings` is the value of Content-Encoding."""
+    """Decode `body` to at most `most` bytes; `encodings` is the Content-Encoding value."""
     found, most = Decoded(body), min(most, sys.maxsize - 1)
     names = [name for name in map(_name, encodings.split(",")) if name not in _UNDECODED]
     for layer, name in enumerate(reversed(names)):
@@ -76,7 +74,7 @@ def decoded(body: bytes, encodings: str, most: int) -> Decoded:
             return found
         inner = _DECODERS.get(name, _unknown)(found.body, most)
         if inner.as_it_came:
-            # A layer that was said to be there once more was not.
+            # The header names one layer more than the body has.
             return found if layer else inner
         found = inner._replace(
             loss=found.loss or inner.loss,
@@ -98,7 +96,7 @@ def _unknown(body: bytes, _most: int) -> Decoded:
 
 
 def _gunzip(body: bytes, most: int) -> Decoded:
-    """All members, up to bytes that begin none."""
+    """Trailing bytes that start no member are ignored."""
     if not body.startswith(_GZIP):
         return Decoded(body, as_it_came=True)
     parts: list[bytes] = []
@@ -123,7 +121,7 @@ def _gunzip(body: bytes, most: int) -> Decoded:
 
 
 def _behind_head(body: bytes, at: int) -> int | None:
-    """Where the deflated data of the member at `at` begin; None: the body ends before."""
+    """Offset of the member's deflate data; None if the body ends before it."""
     if len(body) < at + _GZIP_HEAD:
         return None
     flags, at = body[at + 3], at + _GZIP_HEAD
@@ -138,14 +136,14 @@ def _behind_head(body: bytes, at: int) -> int | None:
     return at if at < len(body) else None
 
 
-def _wrong_sum(data: bytes, told: bytes) -> str:
-    """What is wrong with sum and size at a member's end; empty: nothing."""
-    if len(told) < _SUM_BYTES or not any(told):
-        return "" if told and not data else "its gzip has no sum at its end"
-    if isal_zlib.crc32(data) == int.from_bytes(told[:4], "little"):
+def _wrong_sum(data: bytes, trailer: bytes) -> str:
+    """What is wrong with a member's CRC and size; empty if they match."""
+    if len(trailer) < _SUM_BYTES or not any(trailer):
+        return "" if trailer and not data else "its gzip has no sum at its end"
+    if isal_zlib.crc32(data) == int.from_bytes(trailer[:4], "little"):
         return ""
-    # Of data that were damaged on their way both are wrong, most likely.
-    is_whole = len(data) & 0xFFFFFFFF == int.from_bytes(told[4:], "little")
+    # Corrupted data most likely has both a wrong CRC and a wrong size.
+    is_whole = len(data) & 0xFFFFFFFF == int.from_bytes(trailer[4:], "little")
     return "its gzip has a wrong sum" if is_whole else _WRONG_SIZE
 
 
@@ -153,7 +151,7 @@ def _wrong_sum(data: bytes, told: bytes) -> str:
 
 
 def _undeflate(body: bytes, most: int) -> Decoded:
-    """With the head and the sum that it should have, or without both, as some servers send it."""
+    """Decode zlib format, or raw deflate as some servers send it."""
     if _has_zlib_head(body) and not _is_text(body):
         run = _inflate(body, 2, most + 1)
         if run.data or run.end is not _End.DAMAGED:
@@ -164,17 +162,17 @@ def _undeflate(body: bytes, most: int) -> Decoded:
 
 
 def _has_zlib_head(body: bytes) -> bool:
-    """Whether it begins as RFC 1950 has it, without a dictionary that nobody has."""
+    """Whether there is a zlib header (RFC 1950) without a preset dictionary."""
     head = int.from_bytes(body[:2], "big")
     return len(body) > 2 and head >> 8 & 15 == 8 and head % 31 == 0 and not head & 32
 
 
-def _is_wrong_adler(data: bytes, told: bytes) -> bool:
-    return len(told) == _ADLER_BYTES and isal_zlib.adler32(data) != int.from_bytes(told, "big")
+def _is_wrong_adler(data: bytes, trailer: bytes) -> bool:
+    return len(trailer) == _ADLER_BYTES and isal_zlib.adler32(data) != int.from_bytes(trailer, "big")
 
 
 def _inflate(body: bytes, at: int, room: int) -> _Run:
-    """The deflated data at `at`, of which at most `room` bytes are made."""
+    """Raw deflate data at `at`, to at most `room` bytes."""
     unpacker = isal_zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     parts: list[bytes] = []
     begin, left = at, room
@@ -193,7 +191,6 @@ def _inflate(body: bytes, at: int, room: int) -> _Run:
 
 
 def _before_damage(body: bytes, at: int, room: int) -> bytes:
-    """What deflated data give before they break."""
     unpacker, made = zlib.decompressobj(wbits=-zlib.MAX_WBITS), bytearray()
     try:
         while at < len(body) and len(made) < room:
@@ -210,8 +207,8 @@ def _before_damage(body: bytes, at: int, room: int) -> bytes:
 def _unbrotli(body: bytes, most: int) -> Decoded:
     run = _brotli_run(body, most + 1, (len(body),))
     if run.end is _End.DAMAGED:
-        # Of what it is given in one go with damage, or with bytes behind the end, the decoder gives nothing: first it
-        # is found where that is, then it is given all before it.
+        # The decoder returns nothing for a piece with damage or with bytes after the end. So locate that place first,
+        # then decode everything before it.
         run = _brotli_run(body, most + 1, range(_SMALL_PIECE, len(body) + _SMALL_PIECE, _SMALL_PIECE))
     if run.end is _End.DAMAGED:
         right = range(_SMALL_PIECE, run.at + 1, _SMALL_PIECE)
@@ -220,7 +217,7 @@ def _unbrotli(body: bytes, most: int) -> Decoded:
 
 
 def _brotli_run(body: bytes, room: int, ends: Iterable[int]) -> _Run:
-    """The stream, given to the decoder in pieces that end there; a damaged one is so behind `at`."""
+    """Feed the decoder pieces with these ends; a DAMAGED run is good up to `at`."""
     unpacker, made, at = brotli.Decompressor(), bytearray(), 0
     try:
         for end in ends:
@@ -241,7 +238,7 @@ def _brotli_run(body: bytes, room: int, ends: Iterable[int]) -> _Run:
 
 
 def _judged(body: bytes, run: _Run, name: str) -> Decoded:
-    """Of a stream that nothing marks as one: what looks like text and does not decode to its end is text."""
+    """Without a magic number: text that does not decode completely is returned undecoded."""
     nothing = run.end is _End.DAMAGED and not run.data
     if nothing or ((run.end is not _End.WHOLE or run.at < len(body)) and _is_text(body)):
         return Decoded(body, as_it_came=True)

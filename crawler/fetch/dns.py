@@ -1,12 +1,6 @@
-"""From a host name to its addresses, without threads of ours and without one slow name holding up another.
+"""DNS resolver with a cache, on c-ares (aiodns); slow name servers block no other look-up.
 
-libcurl's own look-ups share a small pool of threads, so a few dead name servers would stop every site; and
-the guard must know the address before anything is sent there. So names are resolved here, and libcurl is
-handed an address.
-
-Hides the hosts file, c-ares (through aiodns), the cache and the numeric notations of IPv4. Failures are
-CannotResolveHostError, naming host and cause, and are remembered for a short time: a dead name costs one
-look-up, not one per page.
+The guard checks the addresses before libcurl connects. Failures raise CannotResolveHostError and are cached too.
 """
 
 from __future__ import annotations
@@ -25,20 +19,17 @@ import aiodns
 import pycares
 from scrapy.exceptions import CannotResolveHostError
 
-# ------------------------------------------------------------------------------------------------------------
-# The machine's hosts file, name by name as getaddrinfo reads it.
-#
-# c-ares gives a name the addresses of all names that share one with it, and so would fetch one's pages from another.
-#
-# A file that is missing, or cannot be read, names nobody; lines that are none are left. It is read again when it
-# changes.
+# --- The hosts file ---
 
 
 HOSTS: Final = Path("/etc/hosts")
 
 
 class HostsFile:
-    """The addresses that one file gives to names."""
+    """Addresses by name from /etc/hosts, reread on change; a missing file counts as empty.
+
+    Not left to c-ares, which merges the addresses of names that share one.
+    """
 
     def __init__(self, path: Path = HOSTS) -> None:
         self._path = path
@@ -46,7 +37,7 @@ class HostsFile:
         self._addresses: dict[str, list[str]] = {}
 
     def addresses(self, host: str) -> list[str]:
-        """Those of a name, in the order of the file; none: it is not in there."""
+        """Addresses of a name in file order."""
         try:
             stat = self._path.stat()
             stamp = (stat.st_mtime_ns, stat.st_size)
@@ -59,7 +50,7 @@ class HostsFile:
 
 
 def read_hosts(text: str) -> dict[str, list[str]]:
-    """The addresses of each name, by the lines of a file."""
+    """Addresses by name; invalid lines are ignored."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         address, *names = line.partition("#")[0].split() or [""]
@@ -82,7 +73,7 @@ def _is_address(text: str) -> bool:
 SETTING: Final = "CONNECT_TIMEOUT_SECONDS"
 
 CACHE_NAMES: Final = 10_000
-# A lower bound, since a crawler asks again for every page; an upper one, since sites move.
+# TTLs are clamped: at least 30 s, since every page needs a look-up; at most 1 h, since sites move.
 SHORTEST_SECONDS: Final = 30.0
 LONGEST_SECONDS: Final = 3600.0
 FAILURE_SECONDS: Final = 30.0
@@ -90,7 +81,7 @@ FAILURE_SECONDS: Final = 30.0
 
 @dataclass(slots=True, frozen=True)
 class _Answer:
-    """What is known of a name: its addresses, or (none of them) the cause; valid until a monotonic time."""
+    """A cached result, valid until a monotonic time."""
 
     addresses: tuple[str, ...]
     cause: str
@@ -105,8 +96,7 @@ class _Answer:
 class Names:
     """Resolver with a cache, for one event loop; a look-up takes at most `limit_s` seconds.
 
-    `nameservers` ("127.0.0.1:5353") replace those of the system; empty = the system's.
-    `hosts` is honoured in both cases. `clock` gives monotonic seconds.
+    `nameservers` ("127.0.0.1:5353") replace the system's; `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -126,11 +116,7 @@ class Names:
         self._closed = False
 
     async def resolve(self, host: str) -> list[str]:
-        """The addresses of a host, best first: IPv4 before IPv6, the one that worked last before the others.
-
-        A host that is an address gives that address, in its usual notation, without a look-up.
-        Raises CannotResolveHostError.
-        """
+        """Addresses of a host: IPv4 first, the last working one before all. Raises CannotResolveHostError."""
         known = self._cache.get(host)
         if known is not None and known.until > self._clock():
             return known.given(host)
@@ -140,13 +126,13 @@ class Names:
         return (await self._shared_look_up(host)).given(host)
 
     def worked(self, host: str, address: str) -> None:
-        """Put this address first for the host from now on: those before it did not connect."""
+        """Prefer this address of the host from now on."""
         known = self._cache.get(host)
         if known is not None and address in known.addresses:
             self._cache[host] = _Answer(_first(address, known.addresses), "", known.until)
 
     async def close(self) -> None:
-        """End all look-ups; who waits for one gets CannotResolveHostError. May be called twice."""
+        """Cancel all look-ups; their callers get CannotResolveHostError. May be called twice."""
         self._closed = True
         for flight in self._flights.values():
             flight.cancel()
@@ -157,7 +143,7 @@ class Names:
             self._resolver = None
 
     async def _shared_look_up(self, host: str) -> _Answer:
-        """One look-up per name at a time; a waiter that gives up does not end it for the others."""
+        """One look-up per name at a time; cancelling one caller does not affect others."""
         if self._closed:
             return self._failure("the resolver is closed")
         flight = self._flights.get(host)
@@ -171,7 +157,7 @@ class Names:
         del self._flights[host]
         if self._closed or flight.cancelled():
             return
-        # Taken out first, so that the new answer goes to the young end of the dictionary.
+        # Remove the old entry first, so the new one becomes the youngest of the dictionary.
         self._cache.pop(host, None)
         if len(self._cache) >= CACHE_NAMES:
             del self._cache[next(iter(self._cache))]
@@ -197,8 +183,7 @@ class Names:
 
     def _ask(self, host: str) -> asyncio.Future[pycares.AddrInfoResult]:
         if self._resolver is None:
-            # Search domains of the machine's own network have no business in names from the web: each dead
-            # name would be tried again under all of them.
+            # No search domains: c-ares would retry each unresolvable name under every one of them.
             self._resolver = aiodns.DNSResolver(
                 self._nameservers or None, asyncio.get_running_loop(), flags=pycares.ARES_FLAG_NOSEARCH
             )
@@ -211,7 +196,6 @@ class Names:
         return self._answer(addresses, min(node.ttl for node in found.nodes))
 
     def _answer(self, addresses: Sequence[str], ttl: float) -> _Answer:
-        """IPv4 before IPv6."""
         best_first = tuple(dict.fromkeys(sorted(addresses, key=lambda address: ":" in address)))
         return _Answer(best_first, "", self._clock() + min(max(ttl, SHORTEST_SECONDS), LONGEST_SECONDS))
 
@@ -220,7 +204,7 @@ class Names:
 
 
 def _keeping_order(answer: _Answer, previous: _Answer | None) -> _Answer:
-    """Name servers turn their lists round; staying with one address keeps its connections in use."""
+    """Name servers rotate answers; keep the preferred address so connections are reused."""
     if previous is None or not previous.addresses or previous.addresses[0] not in answer.addresses:
         return answer
     return _Answer(_first(previous.addresses[0], answer.addresses), "", answer.until)
@@ -231,16 +215,16 @@ def _first(address: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _without_look_up(host: str) -> str | None:
-    """The address that a host says by itself; None = a name. CannotResolveHostError for neither."""
+    """The address of a literal host or localhost; None for a name."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
-        # RFC 6761: never to be asked of a name server.
+        # RFC 6761: never send localhost to a name server.
         return "127.0.0.1"
     if ":" in name or name.startswith("["):
         return _parsed(host, lambda: str(ip_address(name.strip("[]"))))
     last = name.rpartition(".")[2]
     if last.isdecimal() or last.startswith("0x"):
-        # No top-level domain is a number: this is IPv4 in one of its notations (127.1, 0x7f000001, 0177.1).
+        # No top-level domain is numeric: this is an IPv4 notation (127.1, 0x7f000001, 0177.1).
         return _parsed(host, lambda: socket.inet_ntoa(socket.inet_aton(name)))
     return None
 

@@ -1,11 +1,6 @@
-"""Which addresses a crawler may connect to.
+"""Which IP addresses the crawler may connect to (SSRF protection).
 
-A link can name anything: the machine itself, the router, a cloud's metadata service. The guard judges
-addresses, not names, because a name can be made to point anywhere between the check and the connection.
-Whoever opens a connection asks it with the very address that will be connected to.
-
-Hides the tables of special networks and the IPv6 forms that carry an IPv4 address inside. A text that is no
-address is refused, not raised; a network in the setting that cannot be read raises ValueError at start.
+A name may resolve differently at connection time, so check the very address that is connected to.
 """
 
 from __future__ import annotations
@@ -19,8 +14,8 @@ Network = IPv4Network | IPv6Network
 
 SETTING: Final = "ALLOW_PRIVATE_ADDRESSES"
 
-# Spelled out rather than taken from `ipaddress.is_private`, whose answer differs between Python's patch
-# releases. Source: the special-purpose address registries of IANA.
+# From IANA's special-purpose address registries. Not `ipaddress.is_private`: its result differs between Python's
+# patch releases.
 _REFUSED: Final[tuple[tuple[Network, str], ...]] = tuple(
     (ip_network(network), word)
     for network, word in (
@@ -50,19 +45,16 @@ _REFUSED: Final[tuple[tuple[Network, str], ...]] = tuple(
         ("3fff::/20", "reserved for documentation"),
     )
 )
-# Everything else of IPv6 outside this network is not handed out to anybody.
+# IPv6 outside this network is not allocated.
 _GLOBAL_V6: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
-# Sites are visited page after page, so few texts are asked for very often.
+# Few addresses are checked very often.
 _CACHE_SIZE: Final = 10_000
 
 
 class AddressGuard:
-    """Judges addresses; `allowed_networks` ("127.0.0.0/8,::1/128", or the parts) are exempt, none if empty.
-
-    Raises ValueError, naming the setting, for a part that is not a network.
-    """
+    """Forbids special networks but `allowed_networks` ("127.0.0.0/8,::1/128"). Raises ValueError for invalid ones."""
 
     def __init__(self, allowed_networks: str | Iterable[str] = "") -> None:
         parts = allowed_networks.split(",") if isinstance(allowed_networks, str) else allowed_networks
@@ -70,7 +62,7 @@ class AddressGuard:
         self._answers: dict[str, str | None] = {}
 
     def refusal(self, address: str) -> str | None:
-        """Why this address must not be connected to, in words; None = it may."""
+        """Why connecting to this address is forbidden; None if it is allowed."""
         try:
             return self._answers[address]
         except KeyError:
@@ -109,7 +101,7 @@ def _special(address: Address) -> str | None:
 
 
 def _embedded(address: Address) -> IPv4Address | None:
-    """The IPv4 address that packets to this IPv6 address end up at, if it is of such a form."""
+    """The IPv4 address in a NAT64, mapped or 6to4 address, or None."""
     if isinstance(address, IPv4Address):
         return None
     if address in _NAT64:

@@ -1,24 +1,13 @@
-"""Scrapy's download handler on libcurl: one page in, one Response or one error of `crawler.fetch.errors` out.
+"""Scrapy download handler on libcurl: one request in, one Response or one error of `crawler.fetch.errors` out.
 
-Asks for the addresses of a name, tries the next one when one does not connect, and says what came. The exchange
-itself is a Transfer (crawler/fetch/transfer.py), carried by the Wire (crawler/fetch/wire.py) that http and https
-share. Nothing of libcurl is seen outside of these three.
+Response flags: not_decoded (wrong or unknown Content-Encoding), doubtful (wrong checksum and size), dataloss, cut_off
+(truncated robots.txt).
 
-A limit of 0 in DOWNLOAD_MAXSIZE means none. Redirects are not followed here; each hop is a request of its own and
-passes the guard. Bodies are decoded (gzip, deflate, br: crawler/fetch/decoding.py), and no other encoding is asked
-for. A body that is not in the encoding that its head names, or in an unknown one, is given as it came, with the flag
-"not_decoded"; one that ends too early by its encoding is a loss, as one that ends too early by its length. One whose
-sum and size are both wrong is given with the flag "doubtful".
-A robots.txt (by its FetchContext) that is longer than ROBOTS_MAX_BYTES is cut off behind them, with the flag "cut_off".
+Reads `request.meta`: download_timeout (caps each stage), download_maxsize, download_warnsize,
+download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (a FetchContext).
 
-Reads of `request.meta`: download_timeout (caps each stage), download_maxsize, download_warnsize,
-download_fail_on_dataloss, bindaddress, proxy, verbatim_url, want_certificate, lowtide (a FetchContext, whose
-`may_send` is asked at the last moment; see crawler/fetch/context.py).
-Writes: download_latency (seconds until the head was complete); raw_head (lines of the answer's head as they came);
-encoded = (content encoding, bytes on the wire) where a body was decoded; decoding_error = what is wrong with the
-encoding of a body that is whole all the same; stage_times = name_s, connect_s, tls_s,
-head_s, body_s in seconds (None = the stage was not finished) and reused: then connect_s and tls_s are 0 and say
-nothing about the site. The last is also set on failure.
+Writes download_latency (seconds to the head), raw_head (lines), encoded (encoding, bytes on the wire),
+decoding_error, stage_times (seconds, None if not finished; also on failure).
 """
 
 from __future__ import annotations
@@ -54,22 +43,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Addresses of one name that are tried, and the seconds that each of them has at least: a name with many dead ones takes
-# no more than half a minute.
+# At most this many addresses of a name are tried, each for at least LEAST_SECONDS: about half a minute in all.
 MAX_ADDRESSES: Final = 32
 LEAST_SECONDS: Final = 1.0
 
-# What a request of a user's may ask for: all that is decoded, under each of its names.
+# Values of Accept-Encoding that this handler can decode.
 _DECODED: Final = frozenset((*ENCODINGS.split(", "), "x-gzip", "identity", ""))
 
-# An answer that libcurl cannot make sense of.
+# CURLE_WEIRD_SERVER_REPLY.
 _WEIRD: Final = 8
-# After the head these mean that the body ended too early.
+# After the head these codes mean a truncated body.
 _LOSS: Final = frozenset((16, 18, 56, 92))
 
 
 class CurlDownloadHandler(BaseDownloadHandler):
-    """Scrapy's handler for http and https: finds the address, fetches, and turns what came into a Response."""
+    """Download handler for http and https."""
 
     lazy = False
 
@@ -83,7 +71,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         self._warned_of_loss = False
 
     async def download_request(self, request: Request) -> Response:
-        """Fetch one request. Raises what `crawler.fetch.errors` draws, and StopDownload."""
+        """Fetch one request. Raises `crawler.fetch.errors` and StopDownload."""
         started, meta = monotonic(), request.meta
         meta.pop("encoded", None)
         meta.pop("decoding_error", None)
@@ -106,14 +94,14 @@ class CurlDownloadHandler(BaseDownloadHandler):
             return await self._fetch_from(addresses, host, request, limits, started)
 
     async def close(self) -> None:
-        """Leave the wire; the last handler of the crawler closes it."""
+        """Release the shared wire; the crawler's last handler closes it."""
         if self._closed:
             return
         self._closed = True
         await leave(self.crawler)
 
     def _limits(self, request: Request, addresses: int) -> Limits:
-        """What the request may take: as the settings say, and for a page's turn as its site is used to."""
+        """The settings' limits, narrowed by the site's adaptive timeouts."""
         limits = self._wire.limits.narrowed(request.meta)
         context = context_of(request)
         if context is None or context.timeouts is None or context.tries is None:
@@ -121,7 +109,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         return context.timeouts.narrow(limits, context.tries, addresses)
 
     def _allowed(self, request: Request, addresses: list[str]) -> list[str]:
-        """The addresses that the guard lets pass; AddressRefusedError if there are none."""
+        """The addresses that the guard allows, at least one."""
         refusals = [(address, self._wire.guard.refusal(address)) for address in addresses]
         allowed = [address for address, reason in refusals if reason is None]
         if allowed:
@@ -130,7 +118,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
         raise refusal_of(request.url, address, str(reason))
 
     async def _proxy(self, request: Request) -> tuple[str | None, str]:
-        """The proxy's URL (None = none is expected), and where it is."""
+        """The proxy's URL (None: no proxy) and its `host:port:address`."""
         if not request.meta.get("proxy"):
             return None, ""
         try:
@@ -145,7 +133,7 @@ class CurlDownloadHandler(BaseDownloadHandler):
     async def _fetch_from(
         self, addresses: list[str], host: str, request: Request, limits: Limits, started: float
     ) -> Response:
-        """Fetch from the first address that connects; they share the connect limit of one, if that is enough."""
+        """Fetch from the first address that connects; all share one connect limit."""
         until = monotonic() + max(
             limits.connect.seconds, min(LEAST_SECONDS, limits.connect.seconds) * len(addresses)
         )
@@ -180,11 +168,11 @@ class CurlDownloadHandler(BaseDownloadHandler):
             self._wire.put(transfer)
 
     def _outcome(self, transfer: Transfer, code: int, text: str) -> Response:
-        # Ours first: libcurl only knows that a callback gave up.
+        # Our own error first: libcurl only reports that a callback aborted.
         if transfer.fault is not None:
             raise transfer.fault
         if code == 0 and not transfer.head_at:
-            # libcurl takes a head that ends with the connection for a whole one.
+            # libcurl accepts a head that ends with the connection.
             raise ConnectionLostError(f"{transfer.attempt.request.url}: closed before the head was complete")
         if transfer.attempt.proxy is not None and transfer.status == PROXY_LOGIN:
             raise transfer.proxy_refusal()
@@ -220,10 +208,10 @@ class CurlDownloadHandler(BaseDownloadHandler):
 
 
 def _ask_for_what_is_decoded(headers: Headers) -> None:
-    """Take out an Accept-Encoding that asks for more; libcurl then sends its own."""
-    asked: list[bytes] | None = dict.get(headers, b"Accept-Encoding")
-    if asked is None:
+    """Replace an Accept-Encoding that names an unsupported encoding."""
+    values: list[bytes] | None = dict.get(headers, b"Accept-Encoding")
+    if values is None:
         return
-    words = b",".join(asked).decode("latin-1").lower().split(",")
+    words = b",".join(values).decode("latin-1").lower().split(",")
     if not _DECODED.issuperset(word.partition(";")[0].strip() for word in words):
         del headers[b"Accept-Encoding"]

@@ -1,7 +1,4 @@
-"""A proxy's URL, as settings, middlewares and the environment give it. Pure.
-
-What cannot be asked is told here, with what is expected, and never where its port is used. Passwords are in no message.
-"""
+"""Parses proxy URLs. Messages never contain passwords."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from scrapy.utils.url import add_http_if_no_scheme
 from crawler.urls.url import ascii_host
 
 _SCHEMES: Final = frozenset(("http", "https", "socks4", "socks4a", "socks5", "socks5h"))
-# From the first two slashes to the last @.
+# The scheme's `//`, then the user info up to the last @.
 _USER: Final = re.compile(r"\A([^/]*+(?:/(?!/)[^/]*+)*+//).*@", re.DOTALL)
 
 
 class ProxyError(ValueError):
-    """Not the URL of a proxy; says what came and what is expected."""
+    """Invalid proxy URL."""
 
 
 class Proxy(NamedTuple):
-    """Where a proxy is; `port` is None where the URL names none."""
+    """A parsed proxy URL; `port` may be None."""
 
     url: str
     host: str
@@ -31,7 +28,7 @@ class Proxy(NamedTuple):
 
 
 def read(text: str) -> Proxy:
-    """The proxy that the text means: a URL, or host:port for one that is asked over http."""
+    """Parse a URL, or host:port for an http proxy. Raises ProxyError."""
     url = add_http_if_no_scheme(text)
     try:
         parts = urlsplit(url)
@@ -51,7 +48,7 @@ def shown(url: str) -> str:
 
 def _unreadable(url: str) -> ProxyError:
     schemes = ", ".join(sorted(_SCHEMES))
-    told = _USER.sub(r"\1***@", url)
+    shown_url = _USER.sub(r"\1***@", url)
     return ProxyError(
-        f"{told!r} is no proxy; expected SCHEME://HOST:PORT, SCHEME one of {schemes}, PORT up to 65535"
+        f"{shown_url!r} is no proxy; expected SCHEME://HOST:PORT, SCHEME one of {schemes}, PORT up to 65535"
     )

@@ -1,16 +1,7 @@
-"""How long one site is waited for, stage by stage, by how long it took before: paper 001's open question.
+"""Adaptive timeouts per site and stage, computed as TCP's retransmission timeout (RFC 6298). Pure, in memory only.
 
-A fixed limit is long for a quick site that hangs once and short for a slow one. So each site's own times move its
-limits, as a sender of TCP finds how long to wait (RFC 6298): the mean time and four times its mean deviation, between a
-least limit and the settings' own, which is never passed. A stage that was late is given twice the time, until it is in
-time again.
-
-Nothing is lost by it: a page's last try has the settings' limits, whatever is known of the site. So has a small share
-of all requests (probes), since times above a limit are never seen and limits would only fall; so have robots.txt,
-without which the whole site rests, and a spider's own requests.
-
-Pure, without a clock of its own, in memory only: a few numbers for each site in hand, and one histogram a stage for the
-agent. A site of which little is known has no less than what was enough for nearly all other sites.
+A limit is the mean time plus four mean deviations, between a minimum and the setting; each timeout doubles it. The
+settings' limits apply to a page's last try, probes, robots.txt and a spider's own requests.
 """
 
 from __future__ import annotations
@@ -32,21 +23,18 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 
-# ------------------------------------------------------------------------------------------------------------
-# How long and how large one download may be: the settings' limits, and one request's own.
-#
-# Pure values. Each limit of time carries the name of the setting or meta key that it comes from, for error messages.
+# --- Limits of one download ---
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Seconds that one stage may take, and the setting or meta key they come from."""
+    """Seconds that one stage may take, and the setting that says so."""
 
     seconds: float
     name: str
 
     def capped(self, seconds: float) -> Limit:
-        """The shorter of this limit and the one that the request asks for."""
+        """The shorter of both."""
         return Limit(seconds, "download_timeout") if seconds < self.seconds else self
 
     def __str__(self) -> str:
@@ -55,7 +43,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one download may take. `size` is bytes, on the wire and decoded; 0 = no limit."""
+    """Limits of one download. `size` is bytes, wire and decoded; 0 = none."""
 
     connect: Limit
     head: Limit
@@ -66,19 +54,19 @@ class Limits:
     size_name: str = "DOWNLOAD_MAXSIZE"
 
     @classmethod
-    def of(cls, given: Options, size: int) -> Limits:
-        """The limits that the settings mean."""
+    def of(cls, options: Options, size: int) -> Limits:
+        """The limits of the settings."""
         return cls(
-            Limit(given.connect_timeout_seconds, "CONNECT_TIMEOUT_SECONDS"),
-            Limit(given.head_timeout_seconds, "HEAD_TIMEOUT_SECONDS"),
-            Limit(given.body_timeout_seconds, "BODY_TIMEOUT_SECONDS"),
-            given.max_header_bytes,
-            given.max_header_fields,
+            Limit(options.connect_timeout_seconds, "CONNECT_TIMEOUT_SECONDS"),
+            Limit(options.head_timeout_seconds, "HEAD_TIMEOUT_SECONDS"),
+            Limit(options.body_timeout_seconds, "BODY_TIMEOUT_SECONDS"),
+            options.max_header_bytes,
+            options.max_header_fields,
             size,
         )
 
     def narrowed(self, meta: dict[str, Any]) -> Limits:
-        """These limits as one request's meta changes them."""
+        """These limits with one request's meta applied."""
         limits, seconds, size = self, meta.get("download_timeout"), meta.get("download_maxsize")
         if seconds:
             stages = self.connect.capped(seconds), self.head.capped(seconds), self.body.capped(seconds)
@@ -88,19 +76,18 @@ class Limits:
         return limits
 
 
-# RFC 6298: what one more time moves the mean and the deviation by, and how many deviations above the mean is too late.
+# RFC 6298: smoothing gains of mean and deviation; a time is late past this many deviations above the mean.
 MEAN_GAIN: Final = 1 / 8
 DEVIATION_GAIN: Final = 1 / 4
 DEVIATIONS: Final = 4
-# Times of a site that are too few to go by alone.
+# Samples of a site below which other sites' times count too.
 FEW_TIMES: Final = 8
-# Of other sites' times, how many must lie below a limit that is taken for a site of which little is known, and of how
-# many that can be said.
+# The quantile of other sites' times that limits a little-known site, and the samples it needs.
 ENOUGH_FOR: Final = 0.995
 LEAST_TIMES: Final = 200
-# Above so many the older ones count for half: the way to all sites may have changed.
+# Past this count older samples count half: the network may have changed.
 MOST_TIMES: Final = 20_000
-# A histogram's bounds, each a tenth above the one before: 1 ms to a minute.
+# Histogram bounds, each 10 % above the last: 1 ms to a minute.
 BOUNDS: Final = tuple(0.001 * 1.1**step for step in range(116))
 
 BY_SITE: Final = "ADAPTIVE_TIMEOUTS, by this site's times"
@@ -108,7 +95,7 @@ BY_OTHERS: Final = "ADAPTIVE_TIMEOUTS, by other sites' times"
 
 
 class Least(NamedTuple):
-    """Seconds below which no limit of a stage falls."""
+    """Minimum limits in seconds."""
 
     connect: float
     head: float
@@ -116,23 +103,23 @@ class Least(NamedTuple):
 
 
 class Crowd:
-    """What one stage took on the first requests to each site of the agent."""
+    """Histogram of one stage's times on little-known sites."""
 
     __slots__ = ("_counts", "_total", "enough")
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._total = 0
-        self.enough = inf  # seconds that nearly all of them took at most; inf: too few to tell
+        self.enough = inf  # seconds that sufficed for nearly all; inf: too few samples
 
     def add(self, seconds: float) -> None:
-        """One more time."""
+        """Add one time."""
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self._total += 1
         if self._total > MOST_TIMES:
             self._counts = [count // 2 for count in self._counts]
             self._total = sum(self._counts)
-        # Anew after every 64th: it takes as long as a hundred times that are added.
+        # Recomputed after every 64th sample: it costs as much as adding a hundred.
         if self._total >= LEAST_TIMES and (self._total % 64 == 0 or self.enough == inf):
             self.enough = self._quantile()
 
@@ -142,7 +129,7 @@ class Crowd:
 
 
 class Stage:
-    """One stage of one site: its mean time, how far times lie from it, and how often in a row it was late."""
+    """One stage of one site."""
 
     __slots__ = ("_crowd", "_deviation", "_late", "_mean", "_times")
 
@@ -152,7 +139,7 @@ class Stage:
         self._times = self._late = 0
 
     def came(self, seconds: float) -> None:
-        """It took so long."""
+        """Record a completed stage."""
         if self._times:
             self._deviation += DEVIATION_GAIN * (abs(seconds - self._mean) - self._deviation)
             self._mean += MEAN_GAIN * (seconds - self._mean)
@@ -164,31 +151,31 @@ class Stage:
         self._late = 0
 
     def was_late(self) -> None:
-        """It was not done within its limit."""
+        """Record a timeout."""
         self._late += 1
 
     def limit(self, least: float, most: Limit, doublings: int, ways: int = 1) -> Limit:
-        """How long to wait for it: `least` at least, as long for each of `ways`, and never longer than `most`."""
+        """The limit: at least `least`, times `ways` addresses, at most `most`."""
         seconds, name = self._mean + DEVIATIONS * self._deviation, BY_SITE
         if self._times < FEW_TIMES and self._crowd.enough > seconds:
             seconds, name = self._crowd.enough, BY_OTHERS
-        # So far the doublings may go: 2 s become an hour.
+        # At most 11 doublings: 2 s become an hour.
         seconds = max(seconds, least) * ways * 2 ** min(self._late + doublings, 11)
         return Limit(seconds, name) if seconds < most.seconds else most
 
 
 class AdaptiveTimeouts:
-    """One agent's patience with all its sites. `probe_share` of requests have the settings' limits, 0: none."""
+    """Timeouts of one agent; a share of requests are probes with the settings' limits."""
 
     def __init__(self, least: Least, probe_share: float, most_tries: int) -> None:
         self.least = least
         self.most_tries = most_tries  # of a page
         self.connect, self.head, self.body = Crowd(), Crowd(), Crowd()
         self._share = probe_share
-        self._probes = 0.0  # that are owed
+        self._probes = 0.0  # due
 
     def probes(self) -> bool:
-        """Whether the next request is a probe; asked once for each."""
+        """Whether the next request is a probe; call once per request."""
         self._probes += self._share
         if self._probes < 1.0:
             return False
@@ -197,7 +184,7 @@ class AdaptiveTimeouts:
 
 
 class SiteTimeouts:
-    """The agent's patience with one site; lives as long as the site is in hand."""
+    """Timeouts of one site, kept while the site is leased."""
 
     __slots__ = ("_of_agent", "body", "connect", "head")
 
@@ -208,7 +195,7 @@ class SiteTimeouts:
         self.body = Stage(of_agent.body)
 
     def narrow(self, limits: Limits, tries: int, addresses: int = 1) -> Limits:
-        """The limits of a page's try, this one included in `tries`; every address to be tried has time of its own."""
+        """Limits for try number `tries`; every address gets connect time."""
         agent = self._of_agent
         if tries >= agent.most_tries or agent.probes():
             return limits
@@ -221,7 +208,7 @@ class SiteTimeouts:
         )
 
     def take_in(self, times: dict[str, Any]) -> None:
-        """What a request took: the `stage_times` of its meta, as far as it came."""
+        """Record the finished stages of `stage_times`."""
         if times["connect_s"] and not times["reused"]:
             self.connect.came(times["connect_s"] + (times["tls_s"] or 0.0))
         if times["head_s"] is not None:
@@ -230,7 +217,7 @@ class SiteTimeouts:
             self.body.came(times["body_s"])
 
     def was_late(self, error: BaseException) -> None:
-        """The error of a stage that was not done within its limit; any other says nothing."""
+        """Count a timeout; ignore other errors."""
         for kind, stage in (
             (ConnectTimeoutError, self.connect),
             (HeadTimeoutError, self.head),
@@ -242,7 +229,7 @@ class SiteTimeouts:
 
 @contextmanager
 def taken_in(timeouts: SiteTimeouts | None, times: dict[str, Any]) -> Iterator[None]:
-    """Takes in what the request within takes, whatever comes of it; None: nobody is to know."""
+    """Record times and timeouts of the request made inside."""
     try:
         yield
     except DownloadTimeoutError as error:

@@ -1,10 +1,7 @@
-"""One transfer: a pooled curl handle and the exchange that it carries, from `begin` to `end`.
+"""One transfer: a pooled curl handle and its current exchange, from `begin` to `end`.
 
-Hides pycurl's options, its callbacks and their return values, and libcurl's error numbers. The callbacks hold the
-caps (header bytes and fields, interim answers, content encodings, sendings), ask the guard at the socket and before
-every sending, and move the deadline from stage to stage; whoever runs the transfer (crawler/fetch/wire.py) ends it
-there.
-Gives a Response, or an error of `crawler.fetch.errors`; the handle can then carry the next exchange.
+The callbacks enforce the limits, call the guard before every connection and sending, and set each stage's deadline;
+the wire ends late transfers.
 """
 
 from __future__ import annotations
@@ -59,25 +56,21 @@ if TYPE_CHECKING:
     from crawler.fetch.timeouts import Limits
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The lines of a request and of an answer's head, as libcurl wants and gives them. Pure.
-#
-# What a request says is sent as it was made, and nothing beside it: lines that libcurl would add are taken out, the
-# case of escapes stays, and neither a header's value nor a URL can smuggle in a line of its own.
+# --- Request and response heads ---
 
 
 _NOT_OURS_TO_SEND: Final = frozenset((b"Proxy-Authorization", b"Content-Length"))
-# Lines that libcurl would add by itself; "Name:" keeps each of them out.
+# Headers that libcurl adds by default; "Name:" suppresses each.
 _ADDED_BY_LIBCURL: Final = (b"Accept", b"Content-Type", b"Expect", b"User-Agent")
-# libcurl turns escapes in a path into upper case; a path that has others must be handed over as it is.
+# libcurl upper-cases escapes in a path; a path with lower-case ones is sent as REQUEST_TARGET.
 _LOWER_ESCAPE: Final = re.compile(r"[^?#]*%(?:[a-f][0-9A-Fa-f]|[0-9A-F][a-f])")
-# What libcurl sends as it is, escapes aside.
+# URLs that libcurl sends unchanged, escapes aside.
 _SENT: Final = re.compile(r"https?://[^/?#]++/[!$-;=?-\[\]_a-z|~]*+")
 _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F)))
 
 
 def header_lines(headers: Headers) -> list[bytes]:
-    """The request's own lines, in its order, and the removal of those that libcurl would add."""
+    """The request's header lines, without libcurl's defaults."""
     lines = [
         header_line(name, value)
         for name, values in dict.items(headers)
@@ -89,16 +82,16 @@ def header_lines(headers: Headers) -> list[bytes]:
 
 
 def header_line(name: bytes, value: bytes) -> bytes:
-    """One header line for libcurl; "Name;" is its way to send one without a value."""
+    """One header line for libcurl ("Name;" means no value)."""
     if not value:
         return name + b";"
     line = name + b": " + value
-    # A line break in a value would let whoever made the value write headers of his own.
+    # Prevent header injection.
     return line.translate(None, b"\r\n\0") if b"\n" in line or b"\r" in line or b"\0" in line else line
 
 
 def url_and_target(request: Request, *, proxied: bool) -> tuple[str, str]:
-    """The URL for libcurl, and the request target where libcurl would not send it as it is ("" = it would)."""
+    """The URL for libcurl, and the request target if libcurl would change it."""
     url = request.url
     as_it_is = not request.meta.get("verbatim_url") or _SENT.fullmatch(url)
     if as_it_is and not ("%" in url and _LOWER_ESCAPE.match(url)):
@@ -106,19 +99,19 @@ def url_and_target(request: Request, *, proxied: bool) -> tuple[str, str]:
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"
     rest = url.partition("://")[2].partition("#")[0][len(parts.netloc) :]
-    # Whatever would end the request line early cannot be sent even so.
+    # Characters that would end the request line are still escaped.
     target = quote(rest if rest.startswith("/") else f"/{rest}", safe=_PRINTABLE)
     return f"{root}/", f"{root}{target}" if proxied and parts.scheme == "http" else target
 
 
 def status_in(line: bytes) -> int:
-    """The status in a status line; 0 where there is none."""
+    """The status code of a status line, or 0."""
     word = [*line.split(None, 2), b"", b""][1]
     return int(word) if word.isdigit() else 0
 
 
 def head_of(lines: list[bytes]) -> Headers:
-    """The fields of a head, in order, several values of one name together."""
+    """The header fields in order, values of one name together."""
     headers = Headers()
     for line in lines:
         name, _, value = line.partition(b":")
@@ -126,37 +119,36 @@ def head_of(lines: list[bytes]) -> Headers:
     return headers
 
 
-# Two: a file that is itself compressed, sent compressed. More is a bomb.
+# Two: a compressed file sent compressed. More is a bomb.
 MAX_ENCODINGS: Final = 2
-# 100 Continue, 103 Early Hints: a few are honest, a flood is not.
+# Maximum 1xx responses (100 Continue, 103 Early Hints).
 MAX_INTERIM: Final = 8
-# libcurl sends a request again by itself, at once and up to five times, where a kept connection was lost or a server
-# of HTTP/2 refuses it unread. One such turn is honest; more would ask a site faster than its delay allows.
+# libcurl resends a request by itself, at once and up to five times, if a kept connection was lost or an HTTP/2 server
+# refused it unread. More than one resend would exceed the site's delay.
 MAX_SENDINGS: Final = 2
-# How far behind its own connect limit libcurl may be before the sweep stops waiting for it.
+# Grace period for libcurl's own connect timeout before the sweep ends the transfer.
 CONNECT_GRACE_SECONDS: Final = 1.0
-# A libcurl option that has no name in pycurl.
+# CURLOPT_SUPPRESS_CONNECT_HEADERS: pycurl has no name for it.
 SUPPRESS_CONNECT_HEADERS: Final = 265
 
 _PROTOCOLS: Final = {1: "HTTP/1.0", 2: "HTTP/1.1", 3: "HTTP/2"}
 _LINE_TOO_LONG: Final = 100
-# For HTTP/2 libcurl's numbers do not say whether the other side broke the rules or merely ended the stream or the
-# connection; its words do. No words at all: the connection was closed.
+# libcurl's HTTP/2 codes do not distinguish a protocol violation from a closed stream or connection; its messages do.
+# An empty message means the connection was closed.
 _HTTP2_ERRORS: Final = frozenset((16, 92))
 _HTTP2_ENDED: Final = re.compile(r"(?:HTTP/2 stream \d+ (?:reset by|was closed)|$)")
 _HTTP2_BROKEN: Final = ("nghttp2 ", "Ignoring received invalid")
 _NO_HEADERS: Final = Headers()
-# A proxy wants a login; and what libcurl says where that is the answer to CONNECT.
+# The proxy requires a login; and libcurl's message if that was the response to CONNECT.
 PROXY_LOGIN: Final = 407
 _TUNNEL_LOGIN: Final = re.compile(r"\b(?:response|code) 407\b")
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One try to fetch one request from one address.
+    """One try to fetch one request from one address; `address` is None for a proxy.
 
-    `address` is None where a proxy makes the connection. `proxy_entry` ("host:port:address") spares libcurl the
-    look-up of the proxy. A body of more bytes than `cut_size` is cut off there, whatever the limits say; 0: it is not.
+    `proxy_entry` ("host:port:address") saves a look-up. Bodies are truncated to `cut_size` bytes; 0 disables that.
     """
 
     request: Request
@@ -169,11 +161,7 @@ class Attempt:
 
 
 class Transfer:
-    """One pooled easy handle and the exchange it is carrying.
-
-    An exception must not leave a callback (pycurl prints it and goes on), so callbacks keep it in `fault`, and
-    return what makes libcurl give up.
-    """
+    """A pooled easy handle. pycurl swallows exceptions in callbacks, so they are kept in `fault`."""
 
     def __init__(self, crawler: Crawler, guard: AddressGuard, fixed: Iterable[tuple[int, Any]]) -> None:
         self.curl: Any = pycurl.Curl()
@@ -187,12 +175,12 @@ class Transfer:
             (pycurl.PREREQFUNCTION, self._on_connected),
             (pycurl.HEADERFUNCTION, self._on_header),
         )
-        # One block: a body that comes byte by byte would take ten times its size as a list.
+        # One buffer: a list of single bytes would take ten times the memory.
         self._body = bytearray()
         self._set_up()
 
     def begin(self, attempt: Attempt) -> None:
-        """Ready the handle for this attempt; UnsupportedURLSchemeError for a URL that cannot be sent."""
+        """Prepare the handle. Raises UnsupportedURLSchemeError if the URL cannot be sent."""
         self.attempt = attempt
         self._forget()
         if self._marked:
@@ -209,12 +197,12 @@ class Transfer:
         self._set_unusual(attempt)
 
     def end(self) -> None:
-        """Let go of everything that belongs to the exchange; a pooled handle must not hold a page."""
+        """Drop all data of the exchange."""
         self._forget()
         del self.attempt
 
     def lateness(self) -> Exception:
-        """The error of a transfer that is past its deadline."""
+        """The timeout error of a transfer past its deadline."""
         url, limits = self.attempt.request.url, self.attempt.limits
         if not self.sent_at:
             return self._connect_timeout()
@@ -225,7 +213,7 @@ class Transfer:
         return BodyTimeoutError(f"{url}: {len(self._body)} bytes of body, not complete within {limits.body}")
 
     def error(self, code: int, text: str) -> Exception:
-        """What libcurl's error number means for the crawl."""
+        """The error for a libcurl error code and message."""
         attempt, limits = self.attempt, self.attempt.limits
         if code == pycurl.E_OPERATION_TIMEDOUT:
             return self._connect_timeout()
@@ -237,7 +225,7 @@ class Transfer:
         if code == _LINE_TOO_LONG:
             return HeaderLimitError(f"{message}; at most {limits.header_bytes} bytes (MAX_HEADER_BYTES)")
         if code == pycurl.E_UNSUPPORTED_PROTOCOL and self.sent_at:
-            # The peer's protocol, not the URL's: an answer without a status line.
+            # The peer's protocol, not the URL's: a response without a status line.
             return MalformedResponseError(message)
         if code in _HTTP2_ERRORS and _HTTP2_ENDED.match(text):
             return ConnectionLostError(message if text else f"{message}: closed")
@@ -246,7 +234,7 @@ class Transfer:
         return error_of_libcurl(code)(message)
 
     def proxy_refusal(self) -> ProxyRefusedError:
-        """The error of a proxy that wants a login; says nothing of the site."""
+        """The error of a proxy's 407."""
         shown = proxies.shown(self.attempt.proxy or "")
         return ProxyRefusedError(
             f"the proxy {shown} answered 407; expected its user and password in http_proxy and https_proxy, or in "
@@ -254,7 +242,7 @@ class Transfer:
         )
 
     def note_times(self, started: float) -> None:
-        """Write stage times and latency into the request's meta, as far as the exchange came."""
+        """Write the finished stages' times into the request's meta."""
         meta = self.attempt.request.meta
         times = meta["stage_times"]
         if self.sent_at:
@@ -270,11 +258,11 @@ class Transfer:
 
     @property
     def received(self) -> int:
-        """Bytes of the body so far, as they came."""
+        """Bytes of body received so far, not decoded."""
         return int(self.curl.getinfo(pycurl.SIZE_DOWNLOAD_T)) if self.sent_at else 0
 
     def decoded(self) -> Decoded:
-        """The decoded body, which may be cut off; TooLargeError above the limit."""
+        """The decoded body, perhaps truncated. Raises TooLargeError above the limit."""
         body, encodings = bytes(self._body), self._encodings()
         if not encodings or not body:
             return Decoded(body)
@@ -289,7 +277,7 @@ class Transfer:
         return found
 
     def follows_first_location(self) -> bool:
-        """Whether libcurl gave up at a second Location; then the head ends behind the first, which browsers follow."""
+        """Whether libcurl aborted at a second Location; the first one counts, as in browsers."""
         status = status_in(self._lines[0]) if self._lines else 0
         named = (number for number, line in enumerate(self._lines) if line[:9].lower() == b"location:")
         first = next(named, 0)
@@ -299,7 +287,7 @@ class Transfer:
         return self._on_head(status) is None
 
     def response(self, found: Decoded, flags: list[str]) -> Response:
-        """The Response from what has come; StopDownload if a signal's receiver stopped it and asks for that."""
+        """The Response. Raises StopDownload if a signal handler wants a failure."""
         request, body = self.attempt.request, found.body
         if found.as_it_came:
             flags = [*flags, "not_decoded"]
@@ -319,7 +307,7 @@ class Transfer:
             ip_address=_address_object(self.address) if self.address else None,
             protocol=_PROTOCOLS.get(self.curl.getinfo(pycurl.INFO_HTTP_VERSION)),
         )
-        # Given to the constructor they would be copied, line by line.
+        # The constructor would copy the headers line by line.
         response.headers = self.headers
         return response if self.stop is None else _stopped(self.stop, response)
 
@@ -345,7 +333,7 @@ class Transfer:
         self._body.clear()
 
     def _set_up(self) -> None:
-        """All that stays the same from exchange to exchange; `reset` forgets it, so it stands in one place."""
+        """Set the options of all exchanges; `reset` clears them."""
         for option, value in self._fixed:
             self.curl.setopt(option, value)
         self.curl.setopt(pycurl.WRITEFUNCTION, self._body.extend)
@@ -369,12 +357,12 @@ class Transfer:
             raise UnsupportedURLSchemeError(f"{request.url!r} cannot be sent: {error}") from error
 
     def _set_changed(self, attempt: Attempt) -> None:
-        """Options that are mostly as they were: setting them anew costs more than looking."""
+        """Set options that rarely change: comparing is cheaper than setting."""
         lines = header_lines(attempt.request.headers)
         if lines != self._lines_set:
             self.curl.setopt(pycurl.HTTPHEADER, lines)
             self._lines_set = lines
-        # A HEAD only announces its size, which is no reason to refuse the answer; nor is it where the body is cut off.
+        # No size limit for HEAD, which only announces a size, nor for a truncated body.
         size = 0 if attempt.cut_size or attempt.request.method == "HEAD" else attempt.limits.size
         if size != self._size_set:
             self.curl.setopt(pycurl.MAXFILESIZE_LARGE, size)
@@ -401,7 +389,7 @@ class Transfer:
             for option, value in bind_options(meta["bindaddress"]):
                 self._mark(option, value)
         if meta.get("want_certificate"):
-            # libcurl has the certificate only where it made the handshake.
+            # libcurl knows the certificate only after its own handshake.
             self._mark(pycurl.OPT_CERTINFO, 1)
             self._mark(pycurl.FRESH_CONNECT, 1)
         if attempt.cut_size or _listened_to(self._crawler, signals.bytes_received):
@@ -417,7 +405,7 @@ class Transfer:
         if secret:
             self._mark(pycurl.PROXYHEADER, [header_line(b"Proxy-Authorization", secret)])
         if attempt.proxy_entry:
-            # "+": the entry may grow old like any other, so a proxy that moves is found again.
+            # "+": the entry expires like any other, so a proxy may move.
             self._mark(pycurl.RESOLVE, [f"+{attempt.proxy_entry}"])
 
     # --- libcurl's callbacks --------------------------------------------------------------------------
@@ -432,11 +420,11 @@ class Transfer:
             return int(pycurl.SOCKET_BAD)
 
     def _on_connected(self, address: str, *_rest: object) -> int:
-        """A connection, new or reused, is about to carry the request; also when libcurl sends it once more."""
+        """Called before every sending, also a resend."""
         if self._refused(address) or self._sent_too_often() or self._held_back():
             return int(pycurl.PREREQFUNC_ABORT)
         if self._sendings:
-            # What came of the first answer is no part of the second.
+            # Discard what the first sending received.
             self._forget_answer()
         self._sendings += 1
         self.address = address
@@ -449,7 +437,7 @@ class Transfer:
         if line in (b"\r\n", b"\n"):
             return None if self.head_at else self._on_blank_line()
         self._field_room -= 1
-        # The status line is no field.
+        # The status line does not count.
         if self._byte_room < 0 or self._field_room < -1:
             return self._refuse(self._header_excess())
         self._lines.append(line)
@@ -473,7 +461,7 @@ class Transfer:
         self.head_at = monotonic()
         self.deadline = self.head_at + self.attempt.limits.body.seconds
         self.headers = head_of(self._lines[1:])
-        # As they came, for the archive; what comes behind the body is no part of the head.
+        # Raw lines for the archive; lines after this are trailers.
         self.attempt.request.meta["raw_head"], self._lines = self._lines, []
         encodings = self._encodings()
         if encodings.count(",") >= MAX_ENCODINGS:
@@ -495,9 +483,9 @@ class Transfer:
         length = int(announced) if announced.isdigit() else None
         return self._tell(signals.headers_received, headers=self.headers, body_length=length)
 
-    def _tell(self, signal: object, **told: Any) -> int | None:
+    def _tell(self, signal: object, **arguments: Any) -> int | None:
         try:
-            self.stop = check_stop_download(signal, self._crawler, self.attempt.request, **told)
+            self.stop = check_stop_download(signal, self._crawler, self.attempt.request, **arguments)
         except Exception as error:
             return self._refuse(error)
         return None if self.stop is None else 0
@@ -511,20 +499,20 @@ class Transfer:
             return False
         url = self.attempt.request.url
         self.fault = ConnectionLostError(
-            f"{url}: sent {MAX_SENDINGS} times, and each time lost or refused unread"
+            f"{url}: sent {MAX_SENDINGS} times, and each time the connection was lost or the server refused it"
         )
         return True
 
     def _held_back(self) -> bool:
-        """Whether who asked for this request does not want it sent any more; asked at the last moment there is."""
+        """Whether `may_send` refuses the request."""
         context = context_of(self.attempt.request)
         if context is None or context.may_send():
             return False
-        self.fault = NotSentError(f"{self.attempt.request.url}: held back")
+        self.fault = NotSentError(f"{self.attempt.request.url}: not sent, may_send returned False")
         return True
 
     def _refused(self, address: str) -> bool:
-        """Whether the guard forbids the address; a proxy is the operator's word and is not judged."""
+        """Whether the guard forbids the address; proxies are always allowed."""
         if self.attempt.proxy is not None:
             return False
         reason = self._guard.refusal(address)
@@ -532,7 +520,7 @@ class Transfer:
             self.fault = refusal_of(self.attempt.request.url, address, reason)
         return reason is not None
 
-    # --- From what came -------------------------------------------------------------------------------
+    # --- Results --------------------------------------------------------------------------------------
 
     def _connect_timeout(self) -> ConnectTimeoutError:
         attempt, limit = self.attempt, self.attempt.limits.connect
@@ -553,7 +541,7 @@ class Transfer:
         return b",".join(values).decode("latin-1")
 
     def _account_for_decoding(self) -> None:
-        """A decoded body's headers must not say that it is encoded; what they said is kept in meta."""
+        """Remove headers that no longer fit a decoded body."""
         encodings = self._encodings()
         bodiless = self.attempt.request.method == "HEAD" or self.status in (204, 304)
         if not encodings or bodiless:
@@ -570,7 +558,7 @@ class Transfer:
 
 
 def bind_options(address: str | tuple[str, int] | None) -> Iterator[tuple[int, Any]]:
-    """The options that make a connection leave from this local address; none where none is given."""
+    """Options that bind connections to a local address."""
     bound = normalize_bind_address(address)
     if bound is not None:
         yield pycurl.INTERFACE, f"host!{bound[0]}"
@@ -578,7 +566,7 @@ def bind_options(address: str | tuple[str, int] | None) -> Iterator[tuple[int, A
 
 
 def _stopped(stop: StopDownload, response: Response) -> Response:
-    """The response of a download that a signal's receiver ended; raised in `stop` if the receiver asks for that."""
+    """The response of a stopped download; raises it in `stop` if `stop.fail`."""
     response.flags.append("download_stopped")
     if stop.fail:
         stop.response = response
@@ -587,7 +575,7 @@ def _stopped(stop: StopDownload, response: Response) -> Response:
 
 
 def refusal_of(url: str, address: str, reason: str) -> AddressRefusedError:
-    """The error that says why the guard forbids an address, and which setting would allow it."""
+    """The error for a forbidden address."""
     return AddressRefusedError(
         f"{url}: {address} is {reason}; networks named in {GUARD_SETTING} may be visited"
     )
@@ -597,5 +585,5 @@ def _listened_to(crawler: Crawler, signal: object) -> bool:
     return any(True for _ in liveReceivers(getAllReceivers(crawler, signal)))
 
 
-# Sites are visited page after page: the same few addresses come again and again.
+# Few addresses are parsed very often.
 _address_object = lru_cache(4096)(ip_address)

@@ -1,9 +1,4 @@
-"""The wire: one CurlMulti on the running asyncio loop, shared by all that one crawler downloads.
-
-So http and https have one connection pool, one certificate store and one resolver. Keeps the pool of transfers,
-watches libcurl's sockets and its timer, and ends transfers whose head or body is late. `wire_of(crawler)` finds the
-crawler's wire; the last of those who joined it closes it.
-"""
+"""One CurlMulti on the running asyncio loop, shared by all downloads of one crawler: `wire_of(crawler)`."""
 
 from __future__ import annotations
 
@@ -38,26 +33,26 @@ if TYPE_CHECKING:
 ENCODINGS: Final = "gzip, deflate, br"
 SWEEP_SECONDS: Final = 0.25
 MAX_IDLE_CONNECTIONS: Final = 2000
-# A libcurl option that has no name in pycurl.
+# CURLOPT_DISALLOW_USERNAME_IN_URL: pycurl has no name for it.
 DISALLOW_USERNAME_IN_URL: Final = 278
 
 
 class Wire:
-    """What http and https of one crawler share: connections, certificates, names, and the loop's side of libcurl.
+    """Connections, resolver and curl handles of one crawler.
 
-    Bound to the loop that runs at the first transfer. `close` ends what is under way with DownloadCancelledError.
+    Bound to the loop of the first transfer. `close` ends transfers with DownloadCancelledError.
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        given = options.read(crawler.settings)
+        values = options.read(crawler.settings)
         self.users = 0
-        self.guard = AddressGuard(given.allow_private_addresses)
-        self.names = Names(given.connect_timeout_seconds)
-        # Of a whole download for other handlers; it caps the stages of ours.
-        self.timeout = _timeout(crawler, given)
-        self.limits = _limits(crawler, given, self.timeout)
-        self.robots_bytes = given.robots_max_bytes
-        self._http2 = given.http2_enabled
+        self.guard = AddressGuard(values.allow_private_addresses)
+        self.names = Names(values.connect_timeout_seconds)
+        # Limit of a whole download in other handlers; caps each stage in ours.
+        self.timeout = _timeout(crawler, values)
+        self.limits = _limits(crawler, values, self.timeout)
+        self.robots_bytes = values.robots_max_bytes
+        self._http2 = values.http2_enabled
         fixed = tuple(_fixed_options(crawler, http2=self._http2))
         self._make = partial(Transfer, crawler, self.guard, fixed)
         self._idle: list[Transfer] = []
@@ -72,22 +67,22 @@ class Wire:
         self._news = False
 
     def take(self) -> Transfer:
-        """A transfer from the pool, or a new one; DownloadCancelledError after `close`."""
+        """A pooled or new transfer. Raises DownloadCancelledError after `close`."""
         if self._closed:
             raise DownloadCancelledError("the download handler is closed")
         return self._idle.pop() if self._idle else self._make()
 
     def put(self, transfer: Transfer) -> None:
-        """Give a transfer back to the pool."""
+        """Return a transfer to the pool."""
         if self._closed:
             transfer.curl.close()
         else:
             self._idle.append(transfer)
 
     async def run(self, transfer: Transfer) -> tuple[int, str]:
-        """Carry out a transfer that was begun; libcurl's code (0 = done) and words.
+        """Run a prepared transfer; returns libcurl's code (0 = done) and message.
 
-        Raises HeadTimeoutError, BodyTimeoutError, DownloadCancelledError. Cancelling the caller ends the transfer.
+        Raises HeadTimeoutError, BodyTimeoutError, DownloadCancelledError. Cancellable.
         """
         loop = self._open()
         transfer.future = loop.create_future()
@@ -102,7 +97,7 @@ class Wire:
             self._remove(transfer)
 
     async def close(self) -> None:
-        """End all transfers and look-ups, close all connections. May be called twice."""
+        """End transfers and look-ups, close connections. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -151,13 +146,13 @@ class Wire:
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep) if self._active else None
 
     def _make_up_for(self, stall_s: float) -> None:
-        """Time in which the loop itself stood still is no site's: what came meanwhile has not been read yet."""
+        """Extend deadlines by the time the event loop was blocked."""
         if stall_s > SWEEP_SECONDS:
             for transfer in self._active.values():
                 transfer.deadline += stall_s
 
     def _look_at_connections(self) -> None:
-        """Let libcurl find the streams of connections that have failed: it tells only the one that met the fault."""
+        """Make libcurl check all sockets: it reports a failed connection to one stream only."""
         for fd in list(self._watched):
             if fd in self._watched:
                 self._act(fd, 0)
@@ -193,7 +188,7 @@ class Wire:
         self._news = True
 
     def _on_socket(self, mask: int, fd: int, _multi: object, _data: object) -> None:
-        """Watch a socket as libcurl wants; the loop is told of changes only."""
+        """Watch a socket as libcurl requires; update the loop only on changes."""
         wanted = 0 if mask == pycurl.POLL_REMOVE else mask
         had = self._watched.pop(fd, 0)
         if wanted:
@@ -212,7 +207,7 @@ class Wire:
                 loop.remove_writer(fd)
 
     def _on_timer(self, timeout_ms: int) -> None:
-        """Follow libcurl's timer, which moves with every event; the loop's moves only if it would fire too late."""
+        """Follow libcurl's timer; rearm the loop's only to fire earlier."""
         if timeout_ms < 0:
             self._due = inf
             return
@@ -233,7 +228,7 @@ class Wire:
         self._timer, self._timer_at = None, inf
         if self._due == inf:
             return
-        # A millisecond is the loop's own resolution.
+        # The loop's resolution is 1 ms.
         if self._due > self._loop.time() + 0.001:
             self._arm()
             return
@@ -241,13 +236,12 @@ class Wire:
         self._act(pycurl.SOCKET_TIMEOUT, 0)
 
 
-# The wires in use. Who joins finds the crawler's here, and the last who leaves takes it out. A wire holds its crawler,
-# so only whoever uses the wire may hold that.
+# Wires in use by crawler. A wire references its crawler, so only users of the wire may reference the wire.
 _WIRES: Final[WeakValueDictionary[Crawler, Wire]] = WeakValueDictionary()
 
 
 def wire_of(crawler: Crawler) -> Wire:
-    """The wire of this crawler, made at the first call; whoever needs its `names` or `guard` asks here."""
+    """The crawler's wire, created at the first call."""
     wire = _WIRES.get(crawler)
     if wire is None:
         wire = _WIRES[crawler] = Wire(crawler)
@@ -255,7 +249,7 @@ def wire_of(crawler: Crawler) -> Wire:
 
 
 async def leave(crawler: Crawler) -> None:
-    """One user of the crawler's wire fewer; the last closes it. Every `users += 1` is answered by one of these."""
+    """Drop one user of the wire; the last closes it. Call once for every `users += 1`."""
     wire = wire_of(crawler)
     wire.users -= 1
     if not wire.users:
@@ -266,14 +260,14 @@ async def leave(crawler: Crawler) -> None:
 # --- Limits -----------------------------------------------------------------------------------------------
 
 
-def _timeout(crawler: Crawler, given: Options) -> float:
-    """Seconds of DOWNLOAD_TIMEOUT, or of the spider's `download_timeout` instead; endless for 0."""
+def _timeout(crawler: Crawler, values: Options) -> float:
+    """Seconds of DOWNLOAD_TIMEOUT or the spider's `download_timeout`; infinite for 0."""
     seconds = getattr(crawler.spider, "download_timeout", None)
-    return float(given.download_timeout if seconds is None else seconds) or inf
+    return float(values.download_timeout if seconds is None else seconds) or inf
 
 
-def _limits(crawler: Crawler, given: Options, timeout: float) -> Limits:
-    limits = Limits.of(given, crawler.settings.getint("DOWNLOAD_MAXSIZE"))
+def _limits(crawler: Crawler, values: Options, timeout: float) -> Limits:
+    limits = Limits.of(values, crawler.settings.getint("DOWNLOAD_MAXSIZE"))
     cap = Limit(timeout, "DOWNLOAD_TIMEOUT")
     connect, head, body = (min(one, cap, key=_seconds) for one in (limits.connect, limits.head, limits.body))
     return replace(limits, connect=connect, head=head, body=body)
@@ -283,20 +277,19 @@ def _seconds(limit: Limit) -> float:
     return limit.seconds
 
 
-# --- What every handle is set to --------------------------------------------------------------------------
+# --- Options of every handle ------------------------------------------------------------------------------
 
 
 def _fixed_options(crawler: Crawler, *, http2: bool) -> Iterator[tuple[int, Any]]:
-    """What every handle is set to."""
     yield pycurl.NOSIGNAL, 1
     yield pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     yield DISALLOW_USERNAME_IN_URL, 1
-    # Empty, or libcurl would take the environment's.
+    # Empty: ignore the environment's proxy.
     yield pycurl.PROXY, ""
     yield pycurl.NOPROXY, ""
     yield pycurl.PATH_AS_IS, 1
     yield pycurl.ACCEPT_ENCODING, ENCODINGS
-    # Asked for here, and decoded by crawler/fetch/decoding.py: libcurl gives nothing of a body that has a small fault.
+    # Decoded by crawler/fetch/decoding.py: libcurl discards a body with a minor encoding error.
     yield pycurl.HTTP_CONTENT_DECODING, 0
     version = pycurl.CURL_HTTP_VERSION_2TLS if http2 else pycurl.CURL_HTTP_VERSION_1_1
     yield pycurl.HTTP_VERSION, version
@@ -310,7 +303,7 @@ def _fixed_options(crawler: Crawler, *, http2: bool) -> Iterator[tuple[int, Any]
 
 
 def _trust() -> Iterator[tuple[int, str]]:
-    """Where the trusted certificates are: libcurl's built-in path is that of another Linux distribution."""
+    """CA certificates; libcurl's built-in path is for another Linux distribution."""
     named = os.environ.get("SSL_CERT_FILE")
     system = ssl.get_default_verify_paths()
     if named:
@@ -326,6 +319,6 @@ def _trust() -> Iterator[tuple[int, str]]:
 
 
 def _idle_connections() -> int:
-    """Connections kept for later; a quarter of the file descriptors at most, since each is one."""
+    """At most a quarter of the file descriptors."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_IDLE_CONNECTIONS if soft < 0 else max(1, min(MAX_IDLE_CONNECTIONS, soft // 4))
