@@ -36,7 +36,8 @@ from crawler.agent.seeding import Seeding  # noqa: E402
 from crawler.agent.session import Author  # noqa: E402
 from crawler.local.server import Server  # noqa: E402
 from crawler.options import Options, read  # noqa: E402
-from crawler.queue.queue import Newcomer, Offer, Restored, SiteQueue  # noqa: E402
+from crawler.queue.queue import SiteQueue  # noqa: E402
+from crawler.queue.sites import Newcomer, Offer, Restored  # noqa: E402
 from crawler.reconcile.reopening import Reopening  # noqa: E402
 from crawler.records import Page  # noqa: E402
 from crawler.store.database import migrate, open_database, transaction  # noqa: E402

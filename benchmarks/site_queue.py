@@ -37,7 +37,8 @@ from scrapy_redis.queue import PriorityQueue
 from crawler.agent.frontier import Frontier
 from crawler.local.server import Server
 from crawler.options import Options, read
-from crawler.queue.queue import Newcomer, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Newcomer
 
 SIZES = "10k,1M"
 LARGE = "10M"

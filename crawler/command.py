@@ -181,7 +181,7 @@ def _foreseen() -> tuple[type[Exception], ...]:
     from crawler.admin.sites import OperationError
     from crawler.local.server import ServerError
     from crawler.queue.connection import ServerAwayError
-    from crawler.queue.queue import BrokenRecordError
+    from crawler.queue.errors import BrokenRecordError
     from crawler.store.database import DatabaseError
 
     return (

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from crawler.agent.agent import Agent
 from crawler.fetch.handler import CurlDownloadHandler
-from crawler.queue.queue import Delivery, Offer, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Delivery, Offer
 
 if TYPE_CHECKING:
     from scrapy import Request

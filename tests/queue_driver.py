@@ -22,7 +22,8 @@ from redis.backoff import NoBackoff
 from scrapy.settings import Settings
 
 from crawler.options import Options, read
-from crawler.queue.queue import Delivery, Leased, Newcomer, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Delivery, Leased, Newcomer
 
 BASE = "lt:{0}:"
 CLASSES = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crawler.agent.frontier import Frontier
-from crawler.queue.queue import Restored
+from crawler.queue.sites import Restored
 from tests.crawling import Place, Run, check_delay, fetched, wait_for_hits
 from tests.drills import Fleet, key
 from tests.farm import Farm

@@ -20,7 +20,7 @@ from sqlalchemy import Engine, create_engine, delete, select, text, update
 from crawler.admin import sites as operating
 from crawler.admin.repair import Repair, Repaired
 from crawler.agent.frontier import Frontier
-from crawler.queue.queue import Leased, Newcomer, Restored
+from crawler.queue.sites import Leased, Newcomer, Restored
 from crawler.reconcile import agreement
 from crawler.reconcile.agreement import UNKNOWN, Account, Owed
 from crawler.reconcile.comparing import Comparison, count_lost

@@ -19,7 +19,8 @@ from sqlalchemy import Engine, event, select
 from crawler.admin import sites as operating
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
-from crawler.queue.queue import Offer, Restored, SiteQueue, root_marks
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Offer, Restored, root_marks
 from crawler.reconcile import reopening as decision_lock
 from crawler.reconcile.aliases import Loaded, compared
 from crawler.reconcile.reopening import Reopening

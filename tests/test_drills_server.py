@@ -15,7 +15,7 @@ import redis
 
 from crawler import records
 from crawler.local.server import Server
-from crawler.queue.queue import Restored
+from crawler.queue.sites import Restored
 from tests.crawling import Place, fetched, wait_for_hits
 from tests.drills import ONCE, Fleet, go_on, key, longest_pause, stop_process
 from tests.farm import Farm

@@ -30,7 +30,7 @@ from crawler.agent.requests import RequestContext, request_context_of
 from crawler.agent.site_lease import SiteLease
 from crawler.fetch.context import KEY
 from crawler.fetch.errors import HeaderLimitError, MalformedResponseError, worth_another_try
-from crawler.queue.queue import Leased
+from crawler.queue.sites import Leased
 from tests.asking import asking
 from tests.crawling import ROOT, Place, Run
 from tests.faults import LateConnection, suffers

@@ -16,7 +16,8 @@ from crawler.agent.publisher import Outbox
 from crawler.agent.session import Session
 from crawler.agent.site_lease import SiteLease
 from crawler.fetch.dns import Names
-from crawler.queue.queue import Delivery, Newcomer, Offer, Published, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Delivery, Newcomer, Offer, Published
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer
 

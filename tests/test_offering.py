@@ -15,7 +15,8 @@ from crawler.agent import offers, seeding
 from crawler.agent.offers import CALL_BYTES, ENTRY_PATHS, Offers
 from crawler.agent.seeding import Seeding
 from crawler.agent.session import Author
-from crawler.queue.queue import Offer, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Offer
 from crawler.urls.scope import Scope
 from crawler.urls.seeds import Seed
 from tests.queue_driver import connect, queue_options

@@ -15,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from crawler.queue.queue import bucket_of
+from crawler.queue.sites import bucket_of
 from tests.crawling import RUN_SECONDS, Place, Run
 from tests.servers import RunningServer, eventually
 from tests.small_site import Reply, Route, SmallSite, links, moved

@@ -13,7 +13,8 @@ from crawler.agent.overrides import PLAIN, SiteSession
 from crawler.agent.publisher import Outbox
 from crawler.agent.session import Author
 from crawler.agent.site_lease import SiteLease
-from crawler.queue.queue import Delivery, Newcomer, Published, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Delivery, Newcomer, Published
 from tests.queue_driver import connect, queue_options
 from tests.servers import RunningServer
 

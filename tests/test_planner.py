@@ -14,7 +14,7 @@ from crawler.planning import planner as planning
 from crawler.planning import site_view
 from crawler.planning.planner import Planner, best_first, choose, probes_of, worth_probing
 from crawler.planning.site_view import Hours
-from crawler.queue.queue import SiteRecord
+from crawler.queue.sites import SiteRecord
 from crawler.schedulers import SiteView
 from crawler.schedulers.law import FULL, HOURS, UNKNOWN
 from tests.queue_driver import BASE, Driver, delivery, driver

@@ -18,22 +18,15 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from crawler.queue.queue import (
-    DISCOVER_BATCH,
-    FILL_BATCH,
-    LOOK,
+from crawler.queue.errors import (
     BrokenRecordError,
-    Depth,
-    Leased,
     LockLostError,
-    Newcomer,
-    Offer,
-    Progress,
     QueueOlderError,
-    Restored,
     SessionGoneError,
     StaleLeaseError,
 )
+from crawler.queue.leases import LOOK
+from crawler.queue.sites import DISCOVER_BATCH, FILL_BATCH, Depth, Leased, Newcomer, Offer, Progress, Restored
 from crawler.records import VERSION, WORKS, SiteOpened, decode
 from tests.queue_driver import BASE, Driver, audit, delivery, driver, whole
 from tests.servers import RunningServer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.queue.queue import HandedIn, Leased, Newcomer, Restored
+from crawler.queue.sites import HandedIn, Leased, Newcomer, Restored
 from tests.queue_driver import BASE, Driver, driver
 from tests.servers import RunningServer
 

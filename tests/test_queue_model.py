@@ -21,18 +21,9 @@ from dataclasses import dataclass, field
 import pytest
 from redis.asyncio import Redis
 
-from crawler.queue.queue import (
-    Delivery,
-    Hand,
-    Leased,
-    LockLostError,
-    Newcomer,
-    Offer,
-    Restored,
-    SessionGoneError,
-    SiteQueue,
-    StaleLeaseError,
-)
+from crawler.queue.errors import LockLostError, SessionGoneError, StaleLeaseError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Delivery, Hand, Leased, Newcomer, Offer, Restored
 from crawler.records import WORKS
 from tests.queue_driver import BASE, Whole, audit, connect, pass_time, places_of, queue_options
 from tests.servers import RunningServer

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from crawler.queue.queue import ENTRY_CHARACTERS, HELD_UP_MS, LockLostError, Newcomer, Offer, read_entry
+from crawler.queue.errors import LockLostError
+from crawler.queue.jobs import HELD_UP_MS
+from crawler.queue.sites import ENTRY_CHARACTERS, Newcomer, Offer, read_entry
 from tests.queue_driver import BASE, Driver, delivery, driver
 from tests.servers import RunningServer
 

@@ -16,7 +16,8 @@ from scrapy.settings import Settings
 from sqlalchemy import Engine, event, select
 
 from crawler.left_out import LeftOut
-from crawler.queue.queue import LockLostError, Newcomer, Offer, Restored
+from crawler.queue.errors import LockLostError
+from crawler.queue.sites import Newcomer, Offer, Restored
 from crawler.reconcile import reopening
 from crawler.reconcile.reopening import (
     HASHES_AT_A_TIME,

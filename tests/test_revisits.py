@@ -20,7 +20,7 @@ from sqlalchemy import Engine, delete, event, func, insert, select, update
 from crawler.admin import sites
 from crawler.coordinator.planner_process import TableLoads
 from crawler.options import LONGEST_SECONDS, Options
-from crawler.queue.queue import HELD_UP_MS
+from crawler.queue.jobs import HELD_UP_MS
 from crawler.recheck import account as accounts
 from crawler.recheck import report as freshness
 from crawler.recheck.account import Account, Mean

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from crawler.agent.watch import StreamWatch
-from crawler.queue.queue import Depth
+from crawler.queue.sites import Depth
 from tests.crawling import Place
 from tests.farm import Farm
 from tests.servers import RunningServer, eventually

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from crawler.queue.queue import Depth, Holding
+from crawler.queue.sites import Depth, Holding
 from crawler.views.figures import Progress, QueueNow, Tail, Turn
 from crawler.views.top import drawn
 from crawler.views.watching import Seen

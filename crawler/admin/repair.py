@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.queue.queue import SiteQueue, SiteRecord
+    from crawler.queue.queue import SiteQueue
+    from crawler.queue.sites import SiteRecord
     from crawler.reconcile.agreement import Account
     from crawler.records import OrderWord, Record
     from crawler.urls.scope import Scope

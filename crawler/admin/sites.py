@@ -18,7 +18,9 @@ from sqlalchemy import func, select
 from crawler import records
 from crawler.left_out import from_text, in_words, to_text
 from crawler.queue import connection
-from crawler.queue.queue import LIKENESS, Order, Restored, SiteQueue, SiteRecord, State
+from crawler.queue.admin import Order
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import LIKENESS, Restored, SiteRecord, State
 from crawler.recheck.planner import PACKED, due_pages
 from crawler.reconcile import agreement
 from crawler.reconcile.agreement import Owed

@@ -40,7 +40,9 @@ from crawler.agent.session import BackOff, Loop, PrefixTakenError, Session
 from crawler.agent.site_lease import SiteLease
 from crawler.agent.watch import Losses, StreamWatch
 from crawler.queue import connection
-from crawler.queue.queue import BrokenRecordError, Depth, QueueOlderError, SiteQueue, root_marks
+from crawler.queue.errors import BrokenRecordError, QueueOlderError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Depth, root_marks
 from crawler.records import WORKS
 from crawler.robots import policy
 from crawler.urls.scope import Scope

@@ -20,7 +20,10 @@ from crawler.agent.overrides import Overrides, SiteSession
 from crawler.agent.requests import request_context_of
 from crawler.agent.site_lease import SiteLease
 from crawler.options import OptionError
-from crawler.queue.queue import PROBE_PAGES, Ending, Hand, Leased, SiteQueue, StaleLeaseError
+from crawler.queue.errors import StaleLeaseError
+from crawler.queue.leases import Ending
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import PROBE_PAGES, Hand, Leased
 from crawler.records import Work
 from crawler.urls.url import host_of
 

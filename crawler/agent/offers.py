@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from crawler import records
 from crawler.agent.session import Author, now_ms
-from crawler.queue.queue import Offer, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Offer
 
 if TYPE_CHECKING:
     from crawler.agent.seeding import Seeding

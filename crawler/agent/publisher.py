@@ -14,7 +14,9 @@ from collections.abc import Callable
 from crawler import left_out, records
 from crawler.agent.session import Author, now_ms
 from crawler.agent.site_lease import SiteLease
-from crawler.queue.queue import Delivery, Published, SiteQueue, StaleLeaseError
+from crawler.queue.errors import StaleLeaseError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Delivery, Published
 
 logger = logging.getLogger("agent")
 

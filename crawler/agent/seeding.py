@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crawler import records
 from crawler.agent.session import Author, now_ms
 from crawler.queue import connection
-from crawler.queue.queue import Newcomer, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Newcomer
 from crawler.queue.start_urls import StartUrls
 from crawler.urls import seeds as reading
 from crawler.urls.scope import Scope

@@ -20,7 +20,9 @@ from redis.exceptions import RedisError
 
 from crawler import records
 from crawler.queue import connection
-from crawler.queue.queue import QueueOlderError, Renewed, SessionGoneError, SiteQueue
+from crawler.queue.errors import QueueOlderError, SessionGoneError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Renewed
 
 if TYPE_CHECKING:
     from crawler.options import Options

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crawler.agent.frontier import encode
 from crawler.agent.politeness import FailureRow
 from crawler.left_out import Reason, to_text
-from crawler.queue.queue import Delivery, Ending, read_entry
+from crawler.queue.leases import Ending
+from crawler.queue.sites import Delivery, read_entry
 from crawler.records import Visit
 from crawler.urls.url import page_of
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from crawler.content.traps import Traps
     from crawler.fetch.timeouts import SiteTimeouts
     from crawler.queue.batches import RecheckBatch
-    from crawler.queue.queue import Leased
+    from crawler.queue.sites import Leased
     from crawler.robots.policy import Rules
     from crawler.robots.rules import Window
 

@@ -16,7 +16,8 @@ from crawler.queue import connection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from crawler.queue.queue import Depth, SiteQueue, TablesWord
+    from crawler.queue.queue import SiteQueue
+    from crawler.queue.sites import Depth, TablesWord
 
 
 logger = logging.getLogger("agent")

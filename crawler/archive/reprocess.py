@@ -32,7 +32,8 @@ from crawler.agent.session import Author, BackOff, now_ms
 from crawler.agent.site_lease import SiteLease
 from crawler.archive.reader import CaptureError, CaptureNotFoundError, Damage, Library, captures
 from crawler.queue import connection
-from crawler.queue.queue import Leased, SiteQueue
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import Leased
 from crawler.robots import policy
 from crawler.urls.scope import Scope
 from crawler.urls.url import UrlError, page_of, resolve

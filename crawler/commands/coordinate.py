@@ -80,7 +80,7 @@ class Command(LowtideCommand):
     def _compare(self) -> None:
         """Say once on which sites queue and tables differ. On one machine `scrapy crawl` does that at its end."""
         from crawler.queue.connection import ServerAwayError
-        from crawler.queue.queue import BrokenRecordError
+        from crawler.queue.errors import BrokenRecordError
         from crawler.reconcile import agreement
         from crawler.store.database import DatabaseError
 

@@ -413,7 +413,7 @@ class Command(stock.Command):
         from crawler.local import summary as leftover
         from crawler.local.server import Server, ServerError
         from crawler.queue import connection
-        from crawler.queue.queue import BrokenRecordError
+        from crawler.queue.errors import BrokenRecordError
 
         assert self.settings is not None
         if not (opts.output or opts.overwrite_output or self.settings.getdict("FEEDS")):
@@ -484,7 +484,7 @@ class Command(stock.Command):
         from crawler.local import summary as leftover
         from crawler.local.server import ServerError
         from crawler.queue.connection import ServerAwayError
-        from crawler.queue.queue import BrokenRecordError
+        from crawler.queue.errors import BrokenRecordError
 
         assert self.settings is not None
         try:
@@ -512,7 +512,7 @@ class Command(stock.Command):
             return 0, ""
         from crawler.local.server import ServerError
         from crawler.queue.connection import ServerAwayError
-        from crawler.queue.queue import BrokenRecordError
+        from crawler.queue.errors import BrokenRecordError
         from crawler.reconcile import agreement
         from crawler.store.database import DatabaseError
 

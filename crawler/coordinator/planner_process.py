@@ -25,7 +25,8 @@ from crawler.planning.load_store import LoadedTable, load_table
 from crawler.planning.planner import Planner
 from crawler.planning.site_view import Hours
 from crawler.queue import connection
-from crawler.queue.queue import BrokenRecordError, SiteQueue
+from crawler.queue.errors import BrokenRecordError
+from crawler.queue.queue import SiteQueue
 from crawler.recheck.planner import RecheckPlanner
 from crawler.schedulers.law import HOURS, UNKNOWN
 from crawler.store.database import DatabaseError, check_version, open_database, transaction

@@ -34,7 +34,8 @@ from crawler import options as our_options
 from crawler.local.server import OtherCrawlError, Server, ServerError, is_gone
 from crawler.options import OptionError
 from crawler.queue import connection
-from crawler.queue.queue import BrokenRecordError, SiteQueue
+from crawler.queue.errors import BrokenRecordError
+from crawler.queue.queue import SiteQueue
 from crawler.queue.results import Mark, heartbeat_key, results_key
 
 if TYPE_CHECKING:

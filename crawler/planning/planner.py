@@ -26,7 +26,9 @@ from redis.exceptions import RedisError
 from crawler import schedulers
 from crawler.planning import site_view as prospects
 from crawler.planning.site_view import Hours, Prospects
-from crawler.queue.queue import PROBE_PAGES, Depth, LockLostError, SiteQueue
+from crawler.queue.errors import LockLostError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import PROBE_PAGES, Depth
 from crawler.schedulers import SchedulerError, SiteScheduler, SiteView, table
 
 if TYPE_CHECKING:

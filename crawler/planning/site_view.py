@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crawler.queue.queue import SiteRecord
+from crawler.queue.sites import SiteRecord
 from crawler.schedulers import SiteView
 from crawler.schedulers.law import FULL, UNKNOWN
 

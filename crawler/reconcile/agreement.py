@@ -32,8 +32,9 @@ from crawler.agent.frontier import CheckpointError, Frontier
 from crawler.left_out import from_text
 from crawler.local.local import joined
 from crawler.queue import connection
-from crawler.queue.queue import SiteQueue, SiteRecord, read_entry
+from crawler.queue.queue import SiteQueue
 from crawler.queue.results import results_key
+from crawler.queue.sites import SiteRecord, read_entry
 from crawler.reconcile.comparing import given_up, reset_ms, unknown_to_all
 from crawler.records import (
     SET_HASHES,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.queue.queue import Holding
+    from crawler.queue.sites import Holding
 
 
 # ------------------------------------------------------------------------------------------------------------

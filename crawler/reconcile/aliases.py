@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import func, select, tuple_, update
 
 from crawler.left_out import to_text
-from crawler.queue.queue import Likeness, Offer, Progress
+from crawler.queue.sites import Likeness, Offer, Progress
 from crawler.reconcile.agreement import UNFINISHED, frontier_of
 from crawler.records import GIVEN_UP, SiteEnded, encode, hash64
 from crawler.store.database import transaction
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from crawler.agent.frontier import Frontier
     from crawler.options import Options
-    from crawler.queue.queue import SiteQueue, Suspect
+    from crawler.queue.queue import SiteQueue
+    from crawler.queue.sites import Suspect
     from crawler.reconcile.reopening import DecisionLock
 
 logger = logging.getLogger("coordinator")

@@ -25,8 +25,8 @@ from redis.exceptions import NoPermissionError
 from sqlalchemy import ColumnElement, and_, func, or_, select, true
 
 from crawler.queue.connection import sites_lost
-from crawler.queue.queue import bucket_of
 from crawler.queue.results import Mark
+from crawler.queue.sites import bucket_of
 from crawler.store.database import DatabaseError
 from crawler.store.queries import by_key
 from crawler.store.tables import BLOCKED, FINISHED, sites

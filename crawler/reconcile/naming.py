@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.queue.queue import SiteQueue, SiteRecord
+    from crawler.queue.queue import SiteQueue
+    from crawler.queue.sites import SiteRecord
 
 # Rows of `pages` that are read at a time: half a megabyte of links mostly, 200 of pages with MAX_LINKS_PER_PAGE each.
 _BATCH = 500

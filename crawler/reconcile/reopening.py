@@ -23,7 +23,9 @@ from sqlalchemy import and_, func, select, tuple_
 from crawler.agent.frontier import Known, checkpoint_of
 from crawler.left_out import LeftOut, in_words, to_text, unpacked
 from crawler.queue import connection
-from crawler.queue.queue import BrokenRecordError, LockLostError, SiteQueue, read_entry
+from crawler.queue.errors import BrokenRecordError, LockLostError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import read_entry
 from crawler.reconcile import agreement
 from crawler.reconcile.agreement import lost_pages
 from crawler.reconcile.aliases import Aliases
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.queue.queue import SiteRecord, Undecided
+    from crawler.queue.sites import SiteRecord, Undecided
     from crawler.reconcile.agreement import Owed
 
 

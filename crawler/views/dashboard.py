@@ -23,7 +23,8 @@ from aiohttp import web
 from redis.exceptions import RedisError
 
 from crawler.options import OptionError
-from crawler.queue.queue import BrokenRecordError, Holding, SiteRecord
+from crawler.queue.errors import BrokenRecordError
+from crawler.queue.sites import Holding, SiteRecord
 from crawler.records import status_in_words
 from crawler.store.database import DatabaseError
 from crawler.views import figures, metrics

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from crawler.options import Options
-    from crawler.queue.queue import Depth, Holding, SiteQueue, SiteRecord
+    from crawler.queue.queue import SiteQueue
+    from crawler.queue.sites import Depth, Holding, SiteRecord
 
 HOURS = 24
 # Turns at the end of the history that tell how fast a crawl is and what goes wrong: some 10 ms.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from crawler.options import Options
-    from crawler.queue.queue import Holding
+    from crawler.queue.sites import Holding
     from crawler.views.figures import QueueNow
     from crawler.views.watching import Seen
 

@@ -18,7 +18,8 @@ from redis.exceptions import RedisError
 
 from crawler.admin import sites
 from crawler.queue import connection
-from crawler.queue.queue import BrokenRecordError, SiteQueue
+from crawler.queue.errors import BrokenRecordError
+from crawler.queue.queue import SiteQueue
 from crawler.store.database import DatabaseError
 from crawler.views import figures
 from crawler.views.figures import Progress, QueueNow, Tail

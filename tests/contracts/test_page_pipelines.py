@@ -29,7 +29,7 @@ from crawler.agent.site_lease import SiteLease
 from crawler.content import extra
 from crawler.fetch.dns import Names
 from crawler.pipelines.sitemaps import Sitemaps
-from crawler.queue.queue import Leased
+from crawler.queue.sites import Leased
 from crawler.spiders.site import SiteSpider
 
 OUTSIDER = "tests.contracts.outsider.WithoutScripts"

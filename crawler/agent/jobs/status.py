@@ -31,7 +31,9 @@ from crawler.agent.responses import REDIRECTS
 from crawler.content import html
 from crawler.fetch.context import KEY, FetchContext
 from crawler.fetch.errors import CUT_SHORT, OTHER, ROBOTS_DENIED, TooLargeError, in_one_line, status_code_of
-from crawler.queue.queue import BrokenRecordError, HandedIn, Leased, SiteQueue, StaleLeaseError
+from crawler.queue.errors import BrokenRecordError, StaleLeaseError
+from crawler.queue.queue import SiteQueue
+from crawler.queue.sites import HandedIn, Leased
 from crawler.records import Health
 from crawler.robots import policy
 from crawler.status.health import health_of, wants_another_try
