@@ -13,13 +13,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from crawler import options
+from crawler.queue import script
 from settings import document
 from tests.examples import PAGES
 from tests.farm import Farm
@@ -372,8 +372,7 @@ def test_every_library_in_use_is_a_dependency_or_comes_with_one() -> None:
 
 
 def test_package_data_is_readable_as_scrapyd_reads_it() -> None:
-    script = resources.files("crawler.queue").joinpath("queue.lua").read_text(encoding="utf-8")
-    assert script.startswith("#!lua")
+    assert script.source().startswith("#!lua")
 
 
 def test_all_package_data_is_declared() -> None:

@@ -14,7 +14,7 @@ from crawler.queue.script import Script
 from crawler.queue.sites import FILL_BATCH, read_about
 from crawler.records import WORKS, Work
 
-# As in queue.lua.
+# As in lua/common.lua.
 HELD_UP_MS = 4_000_000_000_000
 
 

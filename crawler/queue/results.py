@@ -54,7 +54,7 @@ def works_wait(client: redis.Redis, prefix: str) -> bool:
 
 
 def alive_key(prefix: str) -> str:
-    """There while any coordinator lives: one look tells agents (crawler/queue/queue.lua) that somebody stores."""
+    """There while any coordinator lives: one look tells agents (crawler/queue/lua/lease.lua) that somebody stores."""
     return f"{prefix}:{{0}}:coordinated"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
@@ -32,6 +32,19 @@ from crawler.queue.sites import Holding, SiteRecord, bucket_of, of_bucket, read_
 SCAN_KEYS, READ_BUCKETS = 2_000, 512
 
 
+# The files of the script in the order in which they are joined: each needs what stands before it.
+PARTS: Final = (
+    *("keys", "common", "aliases", "sessions", "sites", "lease", "publish"),
+    *("jobs", "decisions", "plan", "admin", "call"),
+)
+
+
+def source() -> str:
+    """The whole script."""
+    folder = resources.files("crawler.queue").joinpath("lua")
+    return "\n".join(folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in PARTS)
+
+
 class Script:
     """One crawl's queue under KEY_PREFIX: calls of its script, and the records of its sites."""
 
@@ -46,7 +59,7 @@ class Script:
             max(options.sites_per_address, options.sites_per_shared_address),
         )
         self._offers: dict[str, int] = {}  # agent -> the number of its last `offer` that the server answered
-        self._source = resources.files("crawler.queue").joinpath("queue.lua").read_text()
+        self._source = source()
         self._sha: str | None = None
 
     async def _call(self, operation: str, *arguments: Any) -> Any:

@@ -38,6 +38,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy import create_engine, text
 
+from crawler.queue.script import source
 from tests.crawling import ROOT, STORED, Place, Run, fetched
 from tests.databases import fresh_database
 from tests.examples import Block, blocks_of, matches, steps_of
@@ -229,8 +230,7 @@ def test_without_a_user_nothing_is_said(cluster: Cluster) -> None:
 @pytest.mark.parametrize("user", SCRIPT_USERS)
 def test_a_user_may_do_all_that_the_script_does(user: str, cluster: Cluster) -> None:
     """The script's rare ways too, which no crawl of a test goes."""
-    script = (ROOT / "crawler/queue/queue.lua").read_text()
-    called = set(re.findall(r"call\('([A-Z]+)'", script))
+    called = set(re.findall(r"call\('([A-Z]+)'", source()))
     assert len(called) > 20
     assert [name for name in sorted(called) if not cluster.may(user, name)] == []
 

@@ -1,0 +1,39 @@
+#!lua
+-- The operations of the site queue. Each call is one operation: atomic, on the server's clock.
+-- KEYS[1] is <prefix>:{0}:count; every other key is made from it and has the same hash tag.
+-- ARGV[1] names the operation. crawler/queue/script.py is the only caller; the methods of leases.py, jobs.py, plan.py,
+-- decisions.py and admin.py document the operations. An operation with a list reads it from ARGV itself, since unpack
+-- fails at about 8,000 values.
+-- Rule: check everything first and write last, since a script that fails after a write keeps the write.
+--
+-- A site's record is one field of one of 65,536 small hashes: `state address [progress] [token agent work]`.
+-- States: w waiting, s suspended (has a checkpoint), l due later, f finished, a alias of another site, b blocked.
+-- A capital letter: the same, and paused by the operator. A held site keeps its state and names token, holder and
+-- work behind it. `-` is an address not known yet; a `*` behind the address marks a site that a link led to, and no
+-- seed. Progress is done/known/hash, once a lease has ended: how many URLs of the site have had their turn, of how many
+-- known ones, and the hash of those that are done; then, where bounds leave out any, /depth120,links31: how many by
+-- which reason. It is a text here.
+--
+-- A session whose time is 0 is being swept: its agent is told GONE, and what it still holds is handed on.
+-- A site that stands in wake:site with a time to come is given to nobody before, whatever list names it.
+--
+-- Sites that are counted as suspended are kept in a set as well: where the plan names none, an idle slot takes of
+-- these.
+--
+-- Paths from outside of a site (seeds, links and redirects of other sites) come as entries: paths, one a line. A first
+-- line of digits before them is their depth, and how many redirects led to them: `3 1`; without it both are 0. They
+-- wait in paths:SITE, and for a finished site in offered:SITE until a coordinator has compared them with the tables. A
+-- site has had its root, unless the set `rootless` names it.
+--
+-- A site whose address, robots.txt and root page are those of an earlier one is suspected to be that one under a second
+-- name. `suspected` has for it: state, the earlier site, the time (ms) from which on pages count, and the times (ms)
+-- before which it must not be asked and until which it waits for the comparison. States: open (a coordinator compares
+-- the pages of both), same (they are equal, and it is crawled all the same), no (they differ, or the operator says so:
+-- never again). `namesakes:SITE` has those that are or were found to be SITE, `suspects` those that are to be looked
+-- at, by the time at which that came up. An alias keeps its checkpoint and is given what is offered to it: it may be
+-- opened again.
+--
+-- `owed` has the sites of which the tables lost pages: what they must hold again (crawler.reconcile.agreement).
+--
+-- `undecided` has the sites of which a coordinator has something to decide, by the time at which that came up: paths
+-- were offered, or a finished site is noted in `reopen`. A site that is not finished keeps its note until it is.
