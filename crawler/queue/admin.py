@@ -1,4 +1,4 @@
-"""What an operator reads from the site queue, and the orders to it."""
+"""The operator's side of the site queue: figures, and commands to sites."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ Order = Literal["pause", "resume", "block"]
 
 
 class Admin(Script):
-    """What an operator reads and orders: pause, block, forget, budgets, depth, due times, sessions, reset."""
+    """Commands to sites, depth, due times, sessions, reset."""
 
     async def order(self, site: str, order: Order, reason: str = "", *, record: bytes = b"") -> str | None:
-        """What the operator wants of a site; its state before, None where it is not known.
+        """Pause, resume or block a site; returns its state before, None for an unknown site.
 
-        `record` tells the tables, here as in `set_budget` and `forget`: it goes into the results stream in the same
-        call, if the order is taken. Nothing is left to pause of a blocked site: it stays as it is.
+        `record` is the command's record for the tables; it enters the results stream in the same call, if the command
+        is accepted. A blocked site stays blocked.
         """
         before = await self._call("order", site, order, reason, record)
         return None if before is None else str(before.decode())
 
     async def forget(self, site: str, *, record: bytes = b"") -> Literal[1, 0, -1]:
-        """Remove a site from the queue: 1 done, 0 not known, -1 held by an agent."""
+        """Remove a site from the queue: 1 removed, 0 unknown, -1 leased."""
         return await self._call("forget", site, record, *WORKS)  # type: ignore[no-any-return]
 
     async def set_budget(self, site: str, pages: int | None, *, record: bytes = b"") -> bool:
-        """Give a site its own MAX_PAGES_PER_SITE from its next lease on, None takes it back; False: not known."""
+        """Set a site's own MAX_PAGES_PER_SITE from its next lease on; None removes it. False: unknown site."""
         return bool(await self._call("budget", site, "" if pages is None else pages, record))
 
     async def depth(self) -> Depth:
-        """How much of everything there is now. BrokenRecordError where it cannot be counted."""
+        """Current counts. Raises BrokenRecordError for invalid counts."""
         counted = await self._call("depth")
         if None not in counted:
             return Depth(*counted)
@@ -44,7 +44,7 @@ class Admin(Script):
         raise BrokenRecordError(key, found_in(name, text), "whole numbers")
 
     async def tables_word(self) -> TablesWord | None:
-        """What coordinators last counted; None: nothing since the queue is there, or since its reset."""
+        """The coordinators' last count; None: none since the queue was made or reset."""
         key, names = f"{self._base}tables", ("added", "lost", "at")
         *values, reset, counted_with = await self._client.hmget(key, *names, "reset", "counted_with")
         if None in values or (reset or b"0") != (counted_with or b"0"):
@@ -52,15 +52,15 @@ class Admin(Script):
         return TablesWord(*map(whole_number, itertools.repeat(key), names, values))
 
     async def count_tables_again(self, *, owes_all: bool = False) -> None:
-        """What coordinators counted holds no longer; `owes_all`: nor does what a reset gave up."""
+        """Discard the coordinators' last count; with `owes_all` also what a reset gave up."""
         await self._client.hdel(
             f"{self._base}tables", "lost", *(["reset", "counted_with"] if owes_all else [])
         )
 
     async def has_begun(self, *, again: bool) -> bool:
-        """Whether pages of some site are done and are not fetched again; `again`: finished sites are crawled again.
+        """Whether done pages exist that will not be fetched again; `again`: finished sites are crawled again.
 
-        BrokenRecordError where the queue cannot be read.
+        Raises BrokenRecordError if the queue cannot be read.
         """
         depth = await self.depth()
         if depth.suspended or depth.later or depth.paused:
@@ -71,7 +71,7 @@ class Admin(Script):
         return bool(held and await self._client.exists(*held))
 
     async def due(self, work: str, most: int) -> list[tuple[str, int, str]]:
-        """The sites that wait for a time, soonest first: name, due time in ms, reason."""
+        """Sites with a due time, soonest first: name, due time in ms, reason."""
         key = f"{self._base}wake:{work}"
         rows = await self._client.zrange(key, 0, most - 1, withscores=True)
         if not rows:
@@ -83,7 +83,7 @@ class Admin(Script):
         ]
 
     async def later(self, most: int) -> list[tuple[str, int, str]]:
-        """As `due`, of the sites that are to be loaded later. Finished ones may have a time for their pause's sake."""
+        """As `due`, for sites that are crawled later; finished sites may have a due time too and are left out."""
         many = most
         while True:
             waiting = await self.due("site", many)
@@ -97,14 +97,14 @@ class Admin(Script):
             many *= 4
 
     async def reasons(self, sites: Sequence[str]) -> list[str]:
-        """Why each of these sites is stopped, or rests; of an alias the site that it is under a second name."""
+        """Why each site is paused, blocked or delayed; of an alias its original."""
         found = await self._client.hmget(f"{self._base}why", sites) if sites else []
         return [(why or b"").decode(errors="replace") for why in found]
 
     async def details(self, site: str) -> dict[str, Any]:
-        """What else is known of a site: reason, budget, due times (ms) by work, journal entries, paths given.
+        """More of a site: reason, budget, due times (ms) by job, journal entries, number of paths.
 
-        BrokenRecordError as `checkpoint`.
+        Raises BrokenRecordError as `checkpoint`.
         """
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hget(f"{self._base}why", site)
@@ -128,10 +128,10 @@ class Admin(Script):
         }
 
     async def agents(self) -> list[dict[str, Any]]:
-        """The agents with a session: name, ms until it expires, sites held, and what they said of themselves.
+        """Agents with a session: name, ms until it expires, sites held, and what they reported at `join`.
 
-        0 ms: it did, and its sites are being handed on. `joined_ms`: when, on the server's clock. BrokenRecordError
-        where what an agent said cannot be read.
+        0 ms: the session has expired and its sites are being released. `joined_ms` is on the server's clock. Raises
+        BrokenRecordError for invalid values.
         """
         time = await self._client.time()
         now = time[0] * 1000 + time[1] // 1000
@@ -157,13 +157,13 @@ class Admin(Script):
         return found
 
     async def at_work(self) -> list[str]:
-        """Names of the agents whose session goes on, as a person reads them, whatever they said of themselves."""
+        """Names of the agents whose session has not expired, for messages."""
         seconds, _ = await self._client.time()
         names = await self._client.zrangebyscore(f"{self._base}agents", f"({seconds * 1000}", "+inf")
         return [shown(name) for name in names]
 
     async def lists(self) -> dict[str, int]:
-        """Lengths of the lists and sorted sets that sites wait in; empty ones are left out."""
+        """Lengths of all non-empty lists and sorted sets of sites."""
         patterns = ("fresh", "again:*", "hour:*", "probe:*", "wake:*", "park:*")
         lengths: dict[str, int] = {}
         for pattern in patterns:
@@ -173,9 +173,9 @@ class Admin(Script):
         return lengths
 
     async def reset(self, *, gives_up: bool = False) -> int:
-        """Remove every key of this crawl, the results stream included; how many.
+        """Remove every key of this crawl, the results stream included; returns how many.
 
-        `gives_up`: sites that the tables have, and an empty queue does not know, are not missed from now on.
+        `gives_up`: unfinished sites of the tables do not count as lost afterwards.
         """
         removed = 0
         batch: list[bytes] = []

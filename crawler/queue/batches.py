@@ -1,8 +1,8 @@
-"""An asking: the pages of a site that recheck or revive asks in one lease, as a coordinator packs them for an agent.
+"""Request batches: the pages of a site that recheck or revive requests in one lease.
 
-It carries what is known of each page, so that the agent needs no database: state, validators, size. Bytes in Redis
-under visit:SITE, by work; MessagePack in a zstd frame. Read by nobody but agents of the same version or a newer one: a
-field that comes later has a default.
+A coordinator packs them, with what is known of each page (state, validators, size), so an agent needs no database. In
+Redis under visit:SITE by job: MessagePack in a zstd frame. Readers have the same version or a newer one: new fields
+need a default.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from crawler.records import PageState
 
 
 class BatchError(ValueError):
-    """Bytes that are no asking."""
+    """Bytes that are not a request batch."""
 
 
 class BatchPage(msgspec.Struct, array_like=True, frozen=True):
-    """One page, and what is known of it."""
+    """One page and what is known of it."""
 
     path: str
     state: PageState
     depth: int = 0
-    loaded: bool = True  # whether its content was ever taken in
+    loaded: bool = True  # whether its content was ever stored
     size: int = 0  # bytes of its body
     etag: str = ""
     last_modified: str = ""  # as the server wrote it
-    digest: bytes = b""  # the first bytes of its body's SHA-256; empty: it is not known
-    asked: str = ""  # path to ask for; empty: `path`
+    digest: bytes = b""  # first bytes of its body's SHA-256; empty: unknown
+    asked: str = ""  # path to request; empty: `path`
 
 
 class RecheckBatch(msgspec.Struct, array_like=True, frozen=True):
-    """What one lease asks."""
+    """The pages of one lease."""
 
     pages: list[BatchPage]
-    # When what was left out, or is not due yet, is due (ms, by the server's clock); 0: nothing of the site is.
+    # When the site's other pages are due (ms, server's clock); 0: never.
     next_due_ms: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(RecheckBatch)
-# Bytes of a digest: two bodies of one page are never alike in these by chance.
+# Bytes of a digest: enough that two bodies of one page do not collide.
 DIGEST_BYTES = 8
-# Bytes that an asking may unpack to: a few of a frame can stand for any number.
+# Bytes that a batch may unpack to: a small frame can expand to any size.
 LARGEST = 64_000_000
 
 
 def pack(asking: RecheckBatch) -> bytes:
-    """As it stands in Redis."""
+    """The batch as bytes."""
     return zstandard.compress(_encoder.encode(asking), 3)
 
 
 def unpack(packed: bytes) -> RecheckBatch:
-    """What `pack` was given; AskingError for other bytes."""
+    """Read what `pack` wrote; raises BatchError for other bytes."""
     try:
         return _decoder.decode(zstandard.ZstdDecompressor().decompress(packed, max_output_size=LARGEST))
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

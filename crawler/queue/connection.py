@@ -1,9 +1,8 @@
-"""Connections to Redis or Valkey from scrapy-redis's settings, for agents (asyncio) and coordinators (blocking).
+"""Clients of Redis or Valkey from scrapy-redis's settings: asyncio for agents, blocking for coordinators.
 
-REDIS_URL, REDIS_HOST, REDIS_PORT, REDIS_DB and REDIS_PARAMS mean what scrapy-redis's users know. Two things are
-ours whatever they say: the library's own retries are off (a script that was sent twice is taken twice; callers
-back off themselves), and replies stay bytes. Of an agent's many calls at once, those that find no connection free wait
-for one. No message of this file holds a password.
+REDIS_URL, REDIS_HOST, REDIS_PORT, REDIS_DB and REDIS_PARAMS mean what they mean in scrapy-redis. Two things always
+differ: the library's retries are off, since a script that is sent twice runs twice (callers back off), and replies are
+bytes. Calls of an agent wait for a free connection. Messages contain no password.
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Whether a restart of the server keeps the queue.
+# --- Whether a restart of the server keeps the queue ---
 #
-# Scripts and transactions stand in the append-only file as MULTI … EXEC. While it reads that file, an older server
-# asks whether the user `default` may do what is in between, and drops it where that user may not; it says so in its
-# own log alone. Where users are named, `default` is often off and without rights. All other commands come back.
+# The append-only file has scripts and transactions as MULTI … EXEC. On loading it, an older server checks the rights of
+# the user `default` and drops what it may not do, with a line in its own log only. Other commands are not checked.
 
 
-# From these versions on the server does not ask. Redis: its fix #14545 is in 8.4.4. Valkey: its fix #3984; 9.1.2 was
-# tried, and may not be the first.
+# From these versions on the server does not check. Redis: fix #14545 is in 8.4.4. Valkey: fix #3984; 9.1.2 was tested
+# and may not be the first.
 SAFE_FROM = {"redis": (8, 4, 4), "valkey": (9, 1, 2)}
 # What the queue's script and the coordinators leave in the append-only file.
 _WRITES = (
@@ -61,14 +58,14 @@ REMEDY = "user default off ~* &* +@all"
 
 
 class Memory(NamedTuple):
-    """What a restart keeps; `keeps` None: that is not known."""
+    """What a restart of the server keeps; `keeps` None: unknown."""
 
     keeps: bool | None
     version: str
 
 
 def memory_of(client: Any, prefix: str) -> Memory:
-    """Ask the server; RedisError if it does not answer. Where its version is not safe, it needs `+acl|dryrun`."""
+    """Ask the server; raises RedisError. For unsafe versions the user needs `+acl|dryrun`."""
     hello = _fields(client.execute_command("HELLO"))
     name, version = hello["server"], hello["version"]
     shown = f"{name.capitalize()} {version}"
@@ -100,7 +97,7 @@ def _text(value: Any) -> str:
 
 
 def restart_advice(memory: Memory) -> str:
-    """What to do where a restart may not keep the queue; empty: nothing."""
+    """What to do if a restart may not keep the queue; empty: nothing."""
     if memory.keeps:
         return ""
     line = f"the line `{REMEDY}` in the users file, which lets nobody in"
@@ -110,7 +107,7 @@ def restart_advice(memory: Memory) -> str:
 
 
 def restart_warning(client: Any, prefix: str) -> str:
-    """What a process says once as it starts; empty: nothing, or the server does not tell."""
+    """The warning of a starting process; empty: none, or unknown."""
     try:
         memory = memory_of(client, prefix)
     except redis.RedisError:
@@ -122,25 +119,25 @@ def restart_warning(client: Any, prefix: str) -> str:
 
 # The extension that runs the bundled server; settings.cluster takes it out.
 BUNDLED = "crawler.local.local.LocalServer"
-# What a connection attempt and a reply may take, in seconds; scrapy-redis's 30 s would freeze a whole lease.
+# Time limits of a connection attempt and a reply, in seconds; scrapy-redis's 30 s are as long as a lease.
 CONNECT_SECONDS = 5
 REPLY_SECONDS = 10
-# Of one asyncio client, where REDIS_PARAMS says nothing else; the server answers one call after the other anyway.
+# Of one asyncio client, unless REDIS_PARAMS says otherwise; the server runs one call at a time anyway.
 MOST_CONNECTIONS = 32
-# What helps where somebody else wrote to the crawl's keys.
+# Advice if another program wrote to the crawl's keys.
 ANEW = (
     "Once `scrapy queue show` tells of no records and no agents (where it cannot tell: once the agents have ended and "
     "`scrapy coordinate` has stored what waits), make the queue anew from the tables: `scrapy queue reset --yes`, then "
     "`scrapy queue rebuild`"
 )
-# What helps where the queue has lost sites.
+# Advice if the queue has lost sites.
 REBUILD = "`scrapy queue rebuild` brings them back (`scrapy queue reset --yes` gives them up)"
-# What helps where the server has no memory left.
+# Advice if the server is out of memory.
 FULL = (
     "`scrapy coordinate` stores the records that wait there and takes them out; if that is not enough, raise maxmemory "
     "(`redis-cli config set maxmemory 2gb`)"
 )
-# Answers of a server that is there but cannot work just now: full disk, lost quorum, failing over.
+# Errors of a server that cannot work at the moment: full disk, lost quorum, failover.
 _PASSING = (
     "MISCONF",
     "NOREPLICAS",
@@ -154,12 +151,12 @@ _PASSING = (
 
 
 def sites_lost(many: int) -> str:
-    """For the person who runs the crawl: so many unfinished sites of the tables are lost."""
+    """Message for the operator: that many unfinished sites of the tables are lost."""
     return f"the queue does not know {many:,} unfinished sites of the tables; {REBUILD}"
 
 
 def connect(settings: BaseSettings) -> redis_asyncio.Redis:
-    """The asyncio client for agents; no connection is made yet. OptionError where no server is named."""
+    """The asyncio client, not connected yet. Raises OptionError if no server is named."""
     params = {"max_connections": MOST_CONNECTIONS, **_parameters(settings)}
     client = cast(
         "redis_asyncio.Redis", _build(params, redis_cls=redis_asyncio.Redis, retry=AsyncRetry(NoBackoff(), 0))
@@ -170,7 +167,7 @@ def connect(settings: BaseSettings) -> redis_asyncio.Redis:
 
 
 def _patient(pool: redis_asyncio.ConnectionPool) -> redis_asyncio.BlockingConnectionPool:
-    """The same, but that who finds all connections in use waits for one: the library's own refuses him."""
+    """The same settings with a pool that waits for a free connection; the library's default raises."""
     return redis_asyncio.BlockingConnectionPool(
         connection_class=_with_plain_errors(pool.connection_class),
         max_connections=pool.max_connections,
@@ -180,10 +177,10 @@ def _patient(pool: redis_asyncio.ConnectionPool) -> redis_asyncio.BlockingConnec
 
 
 def _with_plain_errors(kind: type[Any]) -> type[Any]:
-    """The same kind of connection, which tells that it is closed by a ConnectionError, whatever the event loop says.
+    """A connection class that reports a closed connection as ConnectionError on every event loop.
 
-    After an outage in which nobody sent a reset, the first write finds the connection closed. The standard loop raises
-    an OSError then, as the library expects; uvloop a RuntimeError, which would look like a fault of this program.
+    On the first write to a connection that was closed without a reset, asyncio raises the OSError that the library
+    expects, but uvloop a RuntimeError.
     """
 
     class PlainErrors(kind):  # type: ignore[misc]
@@ -199,14 +196,14 @@ def _with_plain_errors(kind: type[Any]) -> type[Any]:
 
 
 def connect_blocking(settings: BaseSettings) -> redis.Redis:
-    """The blocking client for coordinators and commands; as `connect` otherwise."""
+    """The blocking client, otherwise as `connect`."""
     return cast(
         "redis.Redis", _build(_parameters(settings), redis_cls=redis.Redis, retry=Retry(NoBackoff(), 0))
     )
 
 
 def is_named(settings: BaseSettings) -> bool:
-    """Whether the settings name a server; if not, the bundled one is meant."""
+    """Whether the settings name a server; if not, the bundled one is used."""
     params = settings.getdict("REDIS_PARAMS")
     return bool(
         settings.get("REDIS_URL")
@@ -216,7 +213,7 @@ def is_named(settings: BaseSettings) -> bool:
 
 
 def require(settings: BaseSettings) -> None:
-    """OptionError where no server is named and the settings keep the bundled one out: two would be two crawls."""
+    """Raise OptionError if no server is named and the settings exclude the bundled one."""
     if not may_serve_itself(settings):
         _parameters(settings)
 
@@ -236,7 +233,7 @@ def serves_itself(crawler: Crawler) -> bool:
 
 
 def check(settings: BaseSettings) -> None:
-    """ServerAwayError where the named server does not answer, ServerRefusesError where it does not let us in."""
+    """Raise ServerAwayError if the named server does not answer, ServerRefusesError if it denies access."""
     client = connect_blocking(settings)
     try:
         client.ping()
@@ -252,11 +249,11 @@ class ServerAwayError(Exception):
 
 
 class ServerRefusesError(ServerAwayError):
-    """The named server is up and does not let us in; asking again in the same way does not help."""
+    """The named server denies access; a retry does not help."""
 
 
 def passes(error: redis.RedisError) -> bool:
-    """Whether waiting helps: the server is away, or there and cannot work just now."""
+    """Whether a retry may help: the server is away, or cannot work at the moment."""
     if isinstance(error, redis.AuthenticationError):
         return False
     return (
@@ -267,37 +264,37 @@ def passes(error: redis.RedisError) -> bool:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether the server refuses a command that needs memory, as it has no more (`maxmemory`)."""
+    """Whether the server refuses a command because it is out of memory (`maxmemory`)."""
     return isinstance(error, OutOfMemoryError)
 
 
 def lasts(error: Exception) -> bool:
-    """Whether an agent in mid-run waits in vain: it may not, or a key is none of ours.
+    """Whether a retry cannot help a running agent: no permission, or a key of another type.
 
-    Not the contrary of `passes`: what the script met of values that are none may be mended, and is waited for.
+    Not the opposite of `passes`: invalid values may be repaired, so agents wait for that.
     """
     return is_of_wrong_kind(error) or (isinstance(error, redis.RedisError) and refused(error))
 
 
 def is_of_wrong_kind(error: Exception) -> bool:
-    """Whether the server says that a key holds another kind of value than ours: somebody else wrote there."""
+    """Whether a key has another type than ours: another program wrote it."""
     return isinstance(error, redis.ResponseError) and "WRONGTYPE" in _words(error)
 
 
 def _words(error: Exception) -> str:
-    """The server's own words: the library puts the command before them where several were sent together."""
+    """The server's message without the command that the library puts before it."""
     return str(error).rpartition("caused error: ")[2]
 
 
 def refused(error: redis.RedisError) -> bool:
-    """Whether the server's answer is that we may not."""
-    # The asyncio client wraps what went wrong while it connected.
+    """Whether the server denied permission."""
+    # The asyncio client wraps errors of connecting.
     errors = (error, error.__cause__, error.__context__)
     return any(isinstance(one, redis.AuthenticationError | NoPermissionError) for one in errors)
 
 
 def explained(settings: BaseSettings, error: redis.RedisError) -> str:
-    """What went wrong with the named server, in words for a person."""
+    """The error of the named server, for messages."""
     where = f"REDIS_URL {told(settings)}"
     text = str(error).removesuffix(".")
     if isinstance(error, NoPermissionError):
@@ -324,7 +321,7 @@ def _has_password(settings: BaseSettings) -> bool:
 
 
 def told(settings: BaseSettings) -> str:
-    """The server's address for messages, without its password."""
+    """The server's address without its password, for messages."""
     params = _parameters(settings)
     url = without_password(str(params.get("url") or ""))
     return url or str(params.get("unix_socket_path") or f"{params.get('host')}:{params.get('port', 6379)}")
@@ -340,7 +337,7 @@ def _parameters(settings: BaseSettings) -> dict[str, Any]:
     params: dict[str, Any] = {
         "socket_timeout": REPLY_SECONDS,
         "socket_connect_timeout": CONNECT_SECONDS,
-        # The library would tell its name and version with every connection: two commands that nobody reads.
+        # The library would send its name and version with every connection: two needless commands.
         "driver_info": None,
     }
     params.update(settings.getdict("REDIS_PARAMS"))
@@ -367,7 +364,7 @@ def _build(params: dict[str, Any], **ours: Any) -> object:
 
 
 def _check_url(url: str) -> None:
-    """OptionError for what the library would take without a word and we cannot use."""
+    """Raise OptionError for a URL that the library accepts and we cannot use."""
     try:
         parts = urlsplit(url)
     except ValueError:  # the library says what is wrong with it

@@ -30,20 +30,20 @@ class Decisions(Script):
     """What coordinators decide: finished sites to reopen, aliases, redirected seeds, rows that the tables lost."""
 
     async def to_decide(self, most: int) -> dict[str, int]:
-        """The first `most` sites of which a coordinator has to decide whether something of them is to be loaded.
+        """The first `most` sites with a pending decision -> since when (ms).
 
-        With the time since when (ms): what was published before must be stored first.
+        Records that were published before that time must be stored before the decision.
         """
         key = f"{self._base}undecided"
         found = await self._client.zrange(key, 0, most - 1, withscores=True)
         return {text_of(key, site): int(since) for site, since in found}
 
     async def undecided(self) -> int:
-        """How many sites wait for a coordinator that decides whether something of them is to be loaded."""
+        """Number of sites with a pending decision."""
         return int(await self._client.zcard(f"{self._base}undecided"))
 
     async def offered(self, sites: Sequence[str], most: int) -> list[Undecided]:
-        """What is to be decided of each of these sites, with up to `most` entries of its offered paths."""
+        """What is to be decided of each site, with up to `most` entries of its offered paths."""
         pipeline = self._client.pipeline(transaction=False)
         for site in sites:
             pipeline.hget(self._bucket(site), site)
@@ -64,9 +64,9 @@ class Decisions(Script):
         ]
 
     async def decide(self, opener: str, number: int, known: Mapping[str, int]) -> None:
-        """Of these sites so many offered entries hold nothing new. LockLostError where the lock is another's.
+        """Drop the first entries of these sites, which hold nothing new. Raises LockLostError.
 
-        All entries of sites that are not finished go to their frontiers.
+        All entries of unfinished sites go to their frontiers.
         """
         if known:
             parts = itertools.chain.from_iterable(known.items())
@@ -82,31 +82,31 @@ class Decisions(Script):
         noted: int = 0,
         owed: str = "",
     ) -> bool:
-        """Open a finished site again, to be gone on with from here; False: it is not finished.
+        """Reopen a finished site with this checkpoint; False: it is not finished.
 
-        `taken`: offered entries that go to its frontier. Without a checkpoint there is nothing to load after all.
-        `noted`: as `offered` said; what was noted since keeps the site there. `owed`: what the tables lost of it
-        (crawler.reconcile.agreement). LockLostError as `decide`.
+        `taken`: offered entries that go to its frontier. Without a checkpoint only these entries are consumed. `noted`:
+        as `offered` returned it; later notes stay. `owed`: rows that the tables lost (crawler.reconcile.agreement).
+        Raises LockLostError.
         """
         return bool(await self._call("reopen", opener, number, site, checkpoint, taken, noted, owed))
 
     async def refuse(
         self, opener: str, number: int, record: SiteRecord, taken: int, left_out: str, report: bytes
     ) -> bool:
-        """Leave offered entries of a finished site out, which has all its pages; False: it is not what it was any more.
+        """Drop offered entries of a site that has reached its page limit; False: its state has changed.
 
-        `left_out`: what bounds leave out of it now. `report` tells the tables; empty: that is as before. LockLostError
-        as `decide`.
+        `left_out`: URLs that limits leave out now. `report`: record for the tables; empty: nothing changed. Raises
+        LockLostError.
         """
         progress = (progress_of(record), progress_of(record._replace(left_out=left_out)))
         return bool(await self._call("refuse", opener, number, record.site, taken, *progress, report))
 
     async def suspects(self) -> int:
-        """How many sites wait for a coordinator that compares them with those that they may be."""
+        """Number of possible aliases that wait to be compared."""
         return int(await self._client.zcard(f"{self._base}suspects"))
 
     async def to_compare(self, most: int) -> list[Suspect]:
-        """The first `most` sites to be compared with those that they may be; drops those not suspected any more."""
+        """The first `most` possible aliases to compare; removes entries that are no longer suspected."""
         key, suspected = f"{self._base}suspects", f"{self._base}suspected"
         found = await self._client.zrange(key, 0, most - 1, withscores=True)
         looked = {text_of(key, site): int(at) for site, at in found}
@@ -131,7 +131,7 @@ class Decisions(Script):
         ]
 
     async def judge(self, coordinator: str, number: int, judged: Iterable[tuple[Suspect, Likeness]]) -> None:
-        """What comparisons say; `no` opens a site that was left out as an alias. LockLostError as `decide`."""
+        """Store results of comparisons; `no` opens a site that was left out as an alias. Raises LockLostError."""
         parts: list[str | int] = []
         for one, state in judged:
             parts += (one.record.site, one.name, state, one.looked_ms)
@@ -139,21 +139,21 @@ class Decisions(Script):
             await self._call("judge", coordinator, number, *parts)
 
     async def hand_on(self, coordinator: str, number: int, site: str, offers: Iterable[Offer]) -> None:
-        """To a site what was found under the name of an alias of it. LockLostError as `decide`."""
+        """Send a site the paths that were found under the name of its alias. Raises LockLostError."""
         entries = [part.entry for offer in offers for part in offer.parts()]
         for start in range(0, len(entries), DISCOVER_BATCH):
             await self._call("hand_on", coordinator, number, site, *entries[start : start + DISCOVER_BATCH])
 
     async def give_back(self, coordinator: str, number: int, one: Suspect) -> None:
-        """Have the site given back by its holder, to be left out as another's alias. LockLostError as `decide`."""
+        """Ask the holder to release a site that will be left out as an alias. Raises LockLostError."""
         await self._call("leave_out", coordinator, number, one.record.site, one.name, "", "", "")
 
     async def leave_out(
         self, coordinator: str, number: int, one: Suspect, progress: Progress, record: bytes
     ) -> bool:
-        """Leave a site out as another's alias, with what is told the tables; False: it is not what it was any more.
+        """Leave a site out as an alias and report it to the tables; False: its state has changed.
 
-        LockLostError as `decide`.
+        Raises LockLostError.
         """
         before = progress_of(one.record)
         after = progress_text(progress.done, progress.known, progress.done_hash or 0, progress.left_out)
@@ -161,14 +161,14 @@ class Decisions(Script):
         return bool(await self._call("leave_out", coordinator, number, *about))
 
     async def note_moved(self, moved: Iterable[tuple[str, str, str]]) -> None:
-        """Seeds of a site redirect to another site's path."""
+        """Note that seeds of a site redirect to another site's path."""
         pipeline = self._client.pipeline(transaction=False)
         for seeds_site, site, path in moved:
             pipeline.hset(f"{self._base}moved:{seeds_site}", site + path, path)
         await pipeline.execute()
 
     async def moved(self, sites: Sequence[str]) -> list[tuple[str, str]]:
-        """Where seeds of these sites are known to redirect to: other sites, and paths of them."""
+        """Where seeds of these sites redirect to: other sites and their paths."""
         pipeline = self._client.pipeline(transaction=False)
         keys = [f"{self._base}moved:{site}" for site in sites]
         for key in keys:
@@ -179,27 +179,27 @@ class Decisions(Script):
         return [(url.removesuffix(path), path) for url, path in texts]
 
     async def note_rootless(self, sites: Sequence[str]) -> None:
-        """The roots of these sites were never asked for: they began with other pages."""
+        """Note that these sites started with other pages than their roots."""
         if sites:
             await self._client.sadd(f"{self._base}rootless", *sites)
 
     async def plan_reopening(self, sites: Sequence[str]) -> None:
-        """These sites have something to load again: once they are finished they are opened for it."""
+        """Note that these sites have pages to crawl again; they are reopened when they are finished."""
         if sites:
             await self._call("plan_reopening", *sites)
 
     async def owed(self) -> dict[str, str]:
-        """The sites of which the tables lost pages that are not found again yet, each with what `owing` reads."""
+        """Sites of which the tables lost rows that were not found again yet -> what `read_owed` reads."""
         key = f"{self._base}owed"
         fields = await self._client.hgetall(key)
         return {text_of(key, site): text_of(key, text) for site, text in fields.items()}
 
     async def settle(self, site: str, owed: str) -> bool:
-        """Nothing is owed of a site any more; False: by now it is something else."""
+        """Clear what is owed of a site; False: it has changed."""
         return bool(await self._call("settle", site, owed))
 
     async def give_checkpoint(self, site: str, checkpoint: bytes) -> None:
-        """The checkpoint of a site that the queue does not know yet; one that was given before goes."""
+        """Replace the checkpoint of a site that the queue does not know yet."""
         await self._call("give_checkpoint", site, checkpoint)
 
     async def mend(
@@ -212,22 +212,22 @@ class Decisions(Script):
         known: int = 0,
         owed: str = "",
     ) -> bool:
-        """Let a site go on from this checkpoint, without one from its root; a blocked site only gets the figures.
+        """Let a site continue from this checkpoint (empty: from its root); a blocked site only gets the figures.
 
-        `known`: its URLs, where they are more than the record says. `owed`: as in `reopen`.
-        False: nothing was changed, since an agent holds the site, or it is not what `record` says any more.
+        `known`: its URLs, if more than in the record. `owed`: as in `reopen`. Returns False and changes nothing if the
+        site is leased or differs from `record`.
         """
         before = progress_of(record)
-        # Of a walk from the root nothing is left out yet.
+        # A crawl from the root has left nothing out yet.
         left_out = record.left_out if checkpoint or record.state == "blocked" else ""
         known = max(known, record.known)
         after = progress_text(done, known, done_hash, left_out) if known else ""
         return bool(await self._call("mend", record.site, before, checkpoint, after, owed))
 
     async def restore(self, sites: Sequence[Restored]) -> int:
-        """Sites into a queue that was lost; how many were not known, the others stay as they are.
+        """Add sites to a queue that was lost; returns how many were unknown, the others stay unchanged.
 
-        A suspended one needs its checkpoint first: `give_checkpoint`.
+        A suspended site needs its checkpoint first (`give_checkpoint`).
         """
         new = 0
         for start in range(0, len(sites), DISCOVER_BATCH):
@@ -242,7 +242,7 @@ class Decisions(Script):
         return new
 
     async def known(self, sites: Sequence[str]) -> set[str]:
-        """Which of these sites the queue knows."""
+        """The sites among these that the queue knows."""
         pipeline = self._client.pipeline(transaction=False)
         for site in sites:
             pipeline.hexists(self._bucket(site), site)

@@ -9,17 +9,17 @@ from crawler.queue import connection
 
 
 class SessionGoneError(Exception):
-    """The server knows no session of this agent any more: drop every lease, join again."""
+    """The server has no session of this agent: drop every lease and join again."""
 
 
 class StaleLeaseError(Exception):
-    """The token is not the site's: another agent may hold it now. Drop the frontier."""
+    """The token is not current: another agent may hold the site. Drop the frontier."""
 
 
 class QueueOlderError(Exception):
-    """The server came back as of an earlier time: it lacks offers of this agent that it had acknowledged.
+    """The server was restored to an earlier state and lacks acknowledged offers of this agent.
 
-    Drop every lease, `part`, and join again: what is fetched again is found again.
+    Drop every lease, leave, and join again; the links are found again when their pages are fetched again.
     """
 
 
@@ -28,7 +28,7 @@ class LockLostError(Exception):
 
 
 class BrokenRecordError(ValueError):
-    """A key of the queue has what no agent wrote there, in words for the person who runs the crawl."""
+    """A key of the queue has a value that no agent wrote; the message is for the operator."""
 
     def __init__(self, key: bytes | str, found: str, wanted: str = "sites' records") -> None:
         super().__init__(f"{shown(key)} in Redis has {found[:200]}; expected {wanted}. {connection.ANEW}")
@@ -48,7 +48,7 @@ def found_in(field: bytes | str, text: bytes | str) -> str:
 
 
 def text_of(key: bytes | str, value: bytes | str) -> str:
-    """What was read of this key; BrokenRecordError for bytes that no agent writes."""
+    """The value decoded; raises BrokenRecordError for bytes that no agent writes."""
     try:
         return value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
@@ -61,5 +61,5 @@ def texts_of(key: bytes | str, values: Iterable[bytes]) -> list[str]:
 
 
 def shown(value: bytes | str) -> str:
-    """As a person reads it, whatever bytes they are."""
+    """The value for messages, whatever its bytes."""
     return printable(value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)

@@ -22,9 +22,9 @@ class Jobs(Script):
     """Recheck, revive and status: due times, request batches, the recheck budget."""
 
     async def monitor(self, work: Work) -> None:
-        """From now on every site has a due time for this work; those that have none yet are due at once.
+        """Give every site a due time for this job; sites without one are due now.
 
-        Cheap where that was said before, and the queue was not lost since.
+        Does nothing if that was done since the queue was made.
         """
         if await self._client.hget(f"{self._base}count", f"every:{work}"):
             return
@@ -40,20 +40,20 @@ class Jobs(Script):
         await self.fall_due(work, some)
 
     async def fall_due(self, work: Work, dues: Mapping[str, float]) -> None:
-        """Give these sites (known ones) a due time in ms for a work, where they have none."""
+        """Give known sites a due time (ms) for a job, unless they have one."""
         if dues:
             await self._client.zadd(f"{self._base}wake:{work}", dict(dues), nx=True)
 
     async def plan_work(self, site: str, work: str, due_ms: int) -> bool:
-        """Let a work fall due for a site; False: the site is not known."""
+        """Set a site's due time for a job; False: the site is unknown."""
         return bool(await self._call("plan_work", site, work, due_ms))
 
     async def pack(self, site: str, work: Work, packet: bytes) -> bool:
-        """What is to be asked of a site by whoever leases it for this work next; False: it is in hand for just that."""
+        """Set the packet for the next lease of this job; False: the site is leased for it now."""
         return bool(await self._call("pack", site, work, packet))
 
     async def to_pack(self, work: Work, until_ms: int, most: int) -> list[str]:
-        """Sites that are due for a work until then and have nothing packed; up to `most`."""
+        """Up to `most` sites that are due for a job until then and have no packet."""
         wake, again = f"{self._base}wake:{work}", f"{self._base}again:{work}"
         due = texts_of(wake, await self._client.zrangebyscore(wake, 0, until_ms, start=0, num=most))
         due += texts_of(again, await self._client.lrange(again, 0, most - 1))
@@ -64,9 +64,9 @@ class Jobs(Script):
         return [site for site, there in zip(names, await pipeline.execute(), strict=True) if not there]
 
     async def account(self) -> dict[str, float]:
-        """Recheck's account (crawler.recheck.account), as it was kept last; empty where there is none that can be read.
+        """Recheck's budget (crawler.recheck.account) as last kept; empty if it is missing or invalid.
 
-        A price is found anew within a sweep or two: what somebody else wrote there is no reason to stop.
+        An invalid budget is no error: a new price is found within one or two sweeps.
         """
         try:
             key = f"{self._base}recrawl"
@@ -79,40 +79,40 @@ class Jobs(Script):
         return account if all(map(math.isfinite, account.values())) else {}
 
     async def keep_account(self, account: Mapping[str, float]) -> None:
-        """For the next look, of whichever coordinator; in the place of whatever was there."""
+        """Replace the kept budget."""
         await self._call("keep_account", *itertools.chain.from_iterable(account.items()))
 
     async def hold_up(self, site: str, work: Work) -> int:
-        """Hold up a site's due time until `release`; what it was, in ms, 0: it had none."""
+        """Reserve a site's due time until `release`; returns it in ms, 0: none."""
         return int(await self._call("hold_up", site, work))
 
     async def release(self, site: str, work: Work, due_ms: int) -> None:
-        """Let the site be due then (0: not at all), or at the time that somebody told meanwhile, if it is sooner."""
+        """Set the due time (0: none); a sooner one that was set in between stays."""
         await self._call("release", site, work, due_ms)
 
     async def take_back_held(self, work: Work) -> None:
-        """What a packer that was killed held up is due now."""
+        """Make sites due that a killed planner had reserved."""
         key, now_ms = f"{self._base}wake:{work}", int(await self.server_seconds() * 1000)
         held = await self._client.zrangebyscore(key, HELD_UP_MS, "+inf")
         if held:
             await self._client.zadd(key, dict.fromkeys(held, now_ms), xx=True)
 
     async def oldest_record_ms(self) -> int | None:
-        """When the oldest record came that no coordinator has stored yet, by the server's clock; None: all are."""
+        """When the oldest unstored record was written, on the server's clock; None: all are stored."""
         oldest = await self._client.xrange(f"{self._base}results", count=1)
         return int(oldest[0][0].partition(b"-")[0]) if oldest else None
 
     async def due_now(self, work: Work, *, unpacked: bool = False) -> int:
-        """How many sites a work has to do with by now, paused ones and those in another's hand among them.
+        """Number of sites that are due for a job now, paused and leased ones included.
 
-        `unpacked`: also those that it found not packed yet when they were due.
+        `unpacked`: also those that had no packet when they were due.
         """
         return int(await self._call("due_now", work, int(unpacked)))
 
     async def dues(self) -> dict[Work, dict[str, int]]:
-        """Per work with any: how many `sites` wait for a time, and the soonest one (`next_ms`).
+        """Per job with due sites: how many `sites`, and the soonest time (`next_ms`).
 
-        Of loading only times to come: one that has passed keeps nobody from the site, and it may be finished.
+        Of the crawl only future times count: a past one does not hold a site back, and the site may be finished.
         """
         found: dict[Work, dict[str, int]] = {}
         now_ms = int(await self.server_seconds() * 1000)
@@ -125,7 +125,7 @@ class Jobs(Script):
         return found
 
     async def works_done(self) -> set[str]:
-        """The works that some agent with a session does. BrokenRecordError as `agents`."""
+        """The jobs of all agents with a session. Raises BrokenRecordError as `agents`."""
         pipeline = self._client.pipeline(transaction=False)
         keys = [f"{self._base}agent:{name}" for name in await self._sessions()]
         for key in keys:

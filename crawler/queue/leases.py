@@ -1,4 +1,4 @@
-"""Sessions, leases and deliveries: what an agent asks of the site queue.
+"""Sessions, leases and deliveries: the agent's side of the site queue.
 
 A site has one holder at a time; its token fences off an agent that lost it. Safe to repeat after a lost reply: join,
 renew, discover, offer, publish (by its seq), held. After a lost reply to `lease` read `held`.
@@ -29,30 +29,30 @@ from crawler.queue.sites import (
 )
 from crawler.records import VERSION, Work
 
-# How a lease ends. `returned`: unfinished, next in line. `suspended`: unfinished, waits for the plan. `later`:
-# unfinished, due at a time. `parked`: its address has no free place.
+# How a lease ends. Unfinished sites: `returned` is leased next, `suspended` waits for the plan, `later` has a due time,
+# `parked` waits for a slot of its address.
 Ending = Literal["finished", "returned", "suspended", "later", "parked"]
 
 
-# Names one lease call looks at at most: bounds the script's time when many are not eligible.
+# Names that one lease call tries at most: bounds the script's time if many are not eligible.
 LOOK = 64
 
 
-# Such calls in a row while none gives a site: a list may begin with many names that are finished or wait for a place.
+# Calls in a row without a site: a list may start with many names that are finished or wait for a slot.
 LOOKS = 50
 
 
 class Leases(Script):
-    """What an agent asks of the queue: sessions, leases, checkpoints, deliveries, new sites and paths."""
+    """The agent's side: sessions, leases, checkpoints, deliveries, new sites and paths."""
 
     async def join(self, agent: str, about: dict[str, object]) -> int:
-        """Open or renew the session of `agent`; the server's time in ms."""
+        """Open or renew the session of `agent`; returns the server's time in ms."""
         time = int(await self._call("join", agent, self._lease_ms, json.dumps(about)))
         self._offers.pop(agent, None)
         return time
 
     async def renew(self, agent: str, pages: int) -> Renewed:
-        """Keep all leases of `agent` for another lease time."""
+        """Extend all leases of `agent` by another lease time."""
         server_ms, stopped, suspended, *sites = await self._call("renew", agent, self._lease_ms, pages)
         behind = stopped + suspended
         return Renewed(
@@ -63,24 +63,24 @@ class Leases(Script):
         )
 
     async def part(self, agent: str) -> None:
-        """End the session; what it still holds is handed to the next."""
+        """End the session; its sites go to other agents."""
         await self._call("part", agent)
 
     async def claim_prefix(self, spider: str) -> str:
-        """The spider whose crawl this prefix is: `spider`, or the one that came first.
+        """The spider that owns this prefix: `spider`, or the first one that claimed it.
 
-        What an older version wrote in another form gets the form of this one.
+        Converts what older versions wrote.
         """
         return text_of(f"{self._base}crawl", await self._call("claim", spider))
 
     async def lease(
         self, agent: str, work: Work, wanted: int, hour: int, *, hungry: bool = False, packed: bool = False
     ) -> Hand:
-        """Up to `wanted` sites for `work`, each held by `agent` alone from now on.
+        """Up to `wanted` sites for the job `work`, held by `agent` alone from now on.
 
-        A `hungry` agent misses what it does not get, and the others hear of it (`Hand.missing`) until it gets enough,
-        asks without hunger, or has not asked for 2 s. Of a `packed` work only sites are given that have a packet.
-        SessionGoneError, QueueOlderError.
+        A `hungry` agent counts as starved by what it does not get (`Hand.missing` of the others), until it gets enough,
+        calls without `hungry`, or has not called for 2 s. With `packed` only sites that have a packet are leased.
+        Raises SessionGoneError and QueueOlderError.
         """
         for _ in range(LOOKS):
             reply = await self._call(
@@ -117,36 +117,39 @@ class Leases(Script):
         return Hand(sites, ready, leased, agents, missing)
 
     async def held(self, agent: str) -> dict[str, str]:
-        """What the server says this agent holds: site -> token. BrokenRecordError where that cannot be read."""
+        """The sites that the server lists for this agent -> token. Raises BrokenRecordError for invalid values."""
         key = f"{self._base}held:{agent}"
         fields = await self._client.hgetall(key)
         return {text_of(key, site): read_token(key, site, text) for site, text in fields.items()}
 
     async def locate(self, agent: str, leased: Leased, address: str) -> bool:
-        """Take a place on the site's address; False: full, leave the site with `parked`."""
+        """Take a slot of the site's address; False: none is free, release the site with `parked`."""
         return bool(await self._call("locate", agent, leased.site, leased.token, address, *self._places))
 
     async def checkpoint(self, site: str) -> tuple[list[bytes], list[str], int | None]:
-        """The journal entries of a site in order, the entries of paths given for it from outside, its own page budget.
+        """A site's journal entries in order, its entries of paths from outside, and its own page budget.
 
-        BrokenRecordError for a budget that is none.
+        Raises BrokenRecordError for an invalid budget.
         """
         pipeline = self._client.pipeline(transaction=False)
         pipeline.lrange(f"{self._base}checkpoint:{site}", 0, -1)
         pipeline.lrange(f"{self._base}paths:{site}", 0, -1)
         pipeline.hget(f"{self._base}budget", site)
         entries, paths, budget = await pipeline.execute()
-        # What is no path is told by whoever reads it.
+        # The reader reports what is not a path.
         given = [path.decode(errors="replace") for path in paths]
         return entries, given, self._pages_of(site, budget)
 
     async def given(self, site: str, start: int) -> list[str]:
-        """The entries of paths given for a site from outside, from the `start`th on: `read_entry` reads each."""
+        """Entries of paths from outside, from the `start`th on; `read_entry` reads each."""
         entries = await self._client.lrange(f"{self._base}paths:{site}", start, -1)
         return [entry.decode(errors="replace") for entry in entries]
 
     async def publish(self, agent: str, deliveries: Sequence[Delivery]) -> list[Published]:
-        """Records into the stream and the journal with them, per site all or nothing. QueueOlderError: nothing."""
+        """Add records to the stream together with the journal, per site all or nothing.
+
+        Raises QueueOlderError; then nothing is published.
+        """
         parts: list[bytes | str | int] = []
         for one in deliveries:
             parts += (one.site, one.token, one.seq, one.delta, int(one.fold), one.root)
@@ -177,15 +180,14 @@ class Leases(Script):
         rests_until_ms: int = 0,
         seq: int = 0,
     ) -> bool:
-        """Give a site back, with a last record; False: not finished, more paths were given meanwhile.
+        """Release a site, with a last record; returns False if it is not finished: new paths came for it.
 
-        `detail`: for `finished` the number of paths from outside that were taken in, for `parked` the address.
-        `reason` is shown for a site that is due later. The site's record keeps how many of its URLs are `known` (0:
-        what it said before stays) and `done`, the hash of the latter, and what bounds leave out. Of another work
-        `due_ms` is when it is due next: 0 for `finished` that it is not, else that it is at once. The site is not asked
-        before `rests_until_ms`; for loading this holds for `finished` alone, the others have `due_ms`. A site that may
-        be another's alias is due once a coordinator has compared the two, or after half a minute. `seq` is the number
-        of the lease's last delivery: StaleLeaseError where the server has lost it.
+        `detail`: for `finished` the number of entries of paths that were taken in, for `parked` the address. `reason`
+        is shown for a site that is due later. The site's record keeps `known` (0: unchanged), `done`, `done_hash` and
+        `left_out`. For other jobs than the crawl `due_ms` is the next due time; 0 means none for `finished`, else at
+        once. No request goes to the site before `rests_until_ms`; for the crawl that counts for `finished` only, the
+        others have `due_ms`. A possible alias is due when a coordinator has compared it, or after 30 s. `seq` is the
+        number of the lease's last delivery. Raises StaleLeaseError if the server has lost that delivery.
         """
         last = detail if detail != "" else 0
         lease = (agent, leased.site, leased.token)
@@ -193,9 +195,9 @@ class Leases(Script):
         return bool(await self._call("leave", *lease, how, due_ms, last, reason, report, *more))
 
     async def hand_in(self, agent: str, done: Sequence[HandedIn]) -> None:
-        """Records into the stream, and the leases of their sites ended: those that still are this agent's.
+        """Add records to the stream and end the leases of their sites, if they are still this agent's.
 
-        Safe to ask again: a record that is told twice is stored once.
+        Safe to repeat: a record that is sent twice is stored once.
         """
         parts: list[bytes | str | int] = []
         for one in done:
@@ -203,12 +205,12 @@ class Leases(Script):
         await self._call("hand_in", agent, *parts)
 
     async def permits(self, sites: Sequence[str]) -> list[str]:
-        """What `hand_in` kept of each site's robots.txt; empty: nothing."""
+        """The robots.txt of each site as `hand_in` kept it; empty: none."""
         key = f"{self._base}permits"
         return texts_of(key, [kept or b"" for kept in await self._client.hmget(key, sites)])
 
     async def spend(self, day: int, spent: Mapping[str, tuple[int, int]], keep_seconds: int) -> None:
-        """Add requests and bytes to what sites were asked for on a day; kept for so long from now on."""
+        """Add to the requests and bytes of sites on a day; expires `keep_seconds` after the last call."""
         key = f"{self._base}spent:{day}"
         pipeline = self._client.pipeline(transaction=False)
         for site, (requests, size) in spent.items():
@@ -218,7 +220,7 @@ class Leases(Script):
         await pipeline.execute()
 
     async def spent(self, day: int, sites: Sequence[str]) -> list[tuple[int, int]]:
-        """Requests and bytes that sites were asked for on a day, by all agents, as far as they have told."""
+        """Requests and bytes of sites on a day, as all agents have reported them."""
         fields = [f"{kind} {site}" for site in sites for kind in ("requests", "bytes")]
         key = f"{self._base}spent:{day}"
         values = await self._client.hmget(key, fields)
@@ -228,14 +230,14 @@ class Leases(Script):
     async def discover(
         self, newcomers: Sequence[Newcomer], max_sites: int, *, again: bool = False
     ) -> list[int]:
-        """Queue sites: per site 1 new, 0 known, 2 walked `again`, -1 refused by `max_sites`, -2 blocked.
+        """Queue seeds. Per site: 1 new, 0 known, 2 crawled `again`, -1 refused by `max_sites`, -2 blocked.
 
-        `max_sites` 0 means no limit. Paths given for a site that is known come to its frontier; a finished site is
-        opened for those that it does not have, once a coordinator has looked (`to_decide`). Those of a blocked site go
-        nowhere. What is given here is a seed: no such site is an alias, and one that was left out as such is opened.
-        Idempotent but for `again`; a path that is given twice is fetched once.
+        `max_sites` 0 means no limit. Paths of a known site go to its frontier; those of a finished site reopen it if a
+        coordinator finds new ones among them (`to_decide`); those of a blocked site are dropped. A seed is never an
+        alias: a site that was left out as one is opened. Idempotent except for `again`; a path that is given twice is
+        fetched once.
         """
-        verdicts: dict[int, int] = {}  # of a newcomer with several entries the first one
+        verdicts: dict[int, int] = {}  # the first one of several entries
         entries = [
             (number, "" if paths in ((), ("/",)) else "\n".join(paths))
             for number, one in enumerate(newcomers)
@@ -252,13 +254,13 @@ class Leases(Script):
         return list(verdicts.values())
 
     async def offer(self, offers: Sequence[Offer], max_sites: int = 0, *, agent: str = "") -> list[int]:
-        """Paths that were found outside of their site, as `discover` takes them; those of an alias go to its original.
+        """Send paths to other sites, as `discover`; those of an alias go to its original.
 
-        Per offer 1 the site is new, 0 known, -1 refused by `max_sites`, -2 nothing of the site is loaded by now, -3 too
-        many such entries wait for the site. An `agent` with a session publishes nothing once the server has lost an
-        offer of it: QueueOlderError, also of `publish` and `lease`.
+        Per offer: 1 new site, 0 known, -1 refused by `max_sites`, -2 the site is blocked or forgotten, -3 too many
+        entries wait for the site. If the server has lost an offer of `agent`, this, `publish` and `lease` raise
+        QueueOlderError.
         """
-        answers: dict[int, int] = {}  # of an offer with several entries the first one, or a refusal
+        answers: dict[int, int] = {}  # the first one of several entries, or a refusal
         entries = [(number, part) for number, one in enumerate(offers) for part in one.parts()]
         for start in range(0, len(entries), DISCOVER_BATCH):
             parts: list[bytes | str | int] = []
@@ -272,17 +274,17 @@ class Leases(Script):
         return list(answers.values())
 
     async def is_older(self, agent: str) -> bool:
-        """Whether the server lacks offers of this agent that it had acknowledged."""
+        """Whether the server lacks acknowledged offers of this agent."""
         key = f"{self._base}agent:{agent}"
         kept = await self._client.hget(key, "offers")
         return whole_number(key, "offers", kept or b"0") < self._offers.get(agent, 0)
 
     async def packet(self, site: str, work: Work) -> bytes:
-        """What was packed for a work; empty: nothing is. It goes with the lease."""
+        """The packet for a job, which ends with the lease; empty: none."""
         return await self._client.hget(f"{self._base}visit:{site}", work) or b""
 
     async def tell(self, encoded: Sequence[bytes], links: Sequence[bytes] = ()) -> None:
-        """Records that belong to no lease into the results stream, each with its packed out-links where these are."""
+        """Add records without a lease to the stream, each with its packed out-links, if any."""
         pipeline = self._client.pipeline(transaction=False)
         for record, packed in itertools.zip_longest(encoded, links, fillvalue=b""):
             more = {b"l": packed} if packed else {}
@@ -290,6 +292,6 @@ class Leases(Script):
         await pipeline.execute()
 
     async def widen_scope(self, roots: Iterable[str]) -> None:
-        """What seeds add to the scope, for all agents; empty ones add nothing."""
+        """Add to the scope of all agents; empty roots add nothing."""
         if kept := set(filter(None, roots)):
             await self._client.sadd(f"{self._base}scope", *kept)

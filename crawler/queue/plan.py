@@ -10,11 +10,11 @@ from crawler.queue.errors import texts_of, whole_number
 from crawler.queue.script import Script
 from crawler.queue.sites import FILL_BATCH
 
-# What one process at a time does: plan the hours, and open finished sites again.
+# Tasks of one process at a time: planning the hours, and decisions about finished sites.
 Lock = Literal["planner", "opener"]
 
 
-# Lists that the planner writes for an hour: sites in their order, and sites to be probed.
+# The planner's lists for an hour: sites in order, and sites to probe.
 Listed = Literal["hour", "probe"]
 
 
@@ -22,15 +22,15 @@ class Plan(Script):
     """What the planner writes and reads: hours' lists, probes, suspensions, the planner's lock."""
 
     async def lock(self, lock: Lock, holder: str, seconds: float) -> int:
-        """A fencing number while `holder` has this lock; 0: another one does."""
+        """A fencing number if `holder` has this lock now; 0: another process has it."""
         return int(await self._call("lock", lock, holder, int(seconds * 1000)))
 
     async def fill(
         self, planner: str, number: int, hour: int, names: Sequence[str], *, lists: Listed = "hour"
     ) -> int:
-        """Write an hour's list anew, in order; its length. LockLostError where the lock is another's."""
+        """Replace an hour's list; returns its length. Raises LockLostError."""
         length = 0
-        # Kept through the next hour, so that a planner that comes late finds no slot idle.
+        # Kept during the next hour, so that no slot idles if the planner is late.
         seconds = math.ceil(2 * self._hour_seconds) + 60
         for start in range(0, max(len(names), 1), FILL_BATCH):
             about = (planner, number, lists, hour, seconds, int(start == 0))
@@ -38,21 +38,18 @@ class Plan(Script):
         return length
 
     async def suspend(self, planner: str, number: int, sites: Sequence[str]) -> int:
-        """Have these sites given back by their holders, to be gone on with when their turn comes; how many are held.
-
-        LockLostError where the lock is another's.
-        """
+        """Ask the holders of these sites to suspend them; returns how many are leased. Raises LockLostError."""
         told = 0
         for start in range(0, len(sites), FILL_BATCH):
             told += await self._call("suspend", planner, number, *sites[start : start + FILL_BATCH])
         return told
 
     async def tell_planned(self, planner: str, number: int, hour: int) -> None:
-        """The hour's plan is whole, whatever becomes of its planner. LockLostError where the lock is another's."""
+        """Mark an hour's plan as complete. Raises LockLostError."""
         await self._call("planned", planner, number, hour)
 
     async def planned_hour(self) -> int | None:
-        """The last hour of which the plan is whole; None: there was none yet."""
+        """The last hour with a complete plan; None: there is none."""
         key = f"{self._base}count"
         hour = await self._client.hget(key, "planned")
         return None if hour is None else whole_number(key, "planned", hour)
@@ -62,19 +59,19 @@ class Plan(Script):
         return int(await self._client.llen(f"{self._base}hour:{hour}"))
 
     async def parked(self) -> set[str]:
-        """The sites that wait for a place; a few may have ceased to."""
+        """Sites that wait for a slot of their host or address; a few may no longer wait."""
         key = f"{self._base}parked"
         return set(texts_of(key, await self._client.smembers(key)))
 
     async def running(self) -> dict[str, tuple[int, int]]:
-        """The sites that are held, for whatever work, with how many of their URLs are known and done by now."""
+        """Leased sites of all jobs -> (known URLs, done URLs)."""
         return {one.site: (one.known, one.done) for one in await self.holdings()}
 
     async def hour_line(self, hour: int, most: int) -> list[str]:
-        """The first names left in an hour's list, in their order."""
+        """The first names left in an hour's list, in order."""
         key = f"{self._base}hour:{hour}"
         return texts_of(key, await self._client.lrange(key, 0, most - 1))
 
     async def parked_count(self) -> int:
-        """How many sites wait for a place; a few may have ceased to."""
+        """Number of sites in `parked`."""
         return int(await self._client.scard(f"{self._base}parked"))

@@ -1,10 +1,9 @@
-"""The results stream: every result waits here until a coordinator has committed it.
+"""The results stream: results wait here until a coordinator has committed them.
 
-Hides consumer groups. Every entry reaches some coordinator at least once, whatever is killed: what was read and
-not acknowledged comes back, to the same reader after a lost connection, to another after `claim_seconds`. Reading and
-acknowledging need no memory of the server, so that a full one is emptied.
-Nothing is trimmed, ever: an acknowledged entry is deleted, agents pause when the stream grows. Errors of the
-connection pass as redis-py raises them; the call may be repeated.
+Hides consumer groups. Every entry reaches some coordinator at least once: what was read and not acknowledged comes
+back, to the same reader after a lost connection, to another after `claim_seconds`. Reading and acknowledging need no
+memory of the server, so a full server can be emptied. Nothing is trimmed: acknowledged entries are deleted, and agents
+pause when the stream grows. Connection errors are redis-py's; every call may be repeated.
 """
 
 from __future__ import annotations
@@ -16,35 +15,35 @@ from typing import Any, NamedTuple, TypeVar
 import redis
 
 GROUP = "coordinators"
-# An answer must come before the client gives up on the connection (sites.connection.REPLY_SECONDS).
+# Shorter than the client's time limit for a reply (queue.connection.REPLY_SECONDS).
 LONGEST_BLOCK_MS = 5_000
 
-# What is due within this time is to be packed soon; clocks may differ by less.
+# What is due within this time is packed soon; clocks may differ by less.
 SOON_SECONDS = 60.0
-# Times that a group is made for one call, should the stream be removed again and again.
+# Attempts to make a group in one call, if the stream is removed repeatedly.
 GROUPS_MADE = 5
 
 T = TypeVar("T")
 
 
 def results_key(prefix: str) -> str:
-    """The stream's key; the tag is the sites' own, so that publishing can check a lease in the same script."""
+    """The stream's key; it has the hash tag of the sites, so that one script can publish and check the lease."""
     return f"{prefix}:{{0}}:results"
 
 
 def heartbeat_key(prefix: str, name: str) -> str:
-    """Where a living coordinator shows itself: JSON, gone 15 s after its last sign of life."""
+    """The heartbeat of a coordinator: JSON, expires after 15 s."""
     return f"{prefix}:{{0}}:coordinator:{name}"
 
 
 def sites_wait(client: redis.Redis, prefix: str) -> bool:
-    """Whether there are sites that nobody works on, so that it matters which comes first."""
+    """Whether sites wait for a slot, so that their order matters."""
     waiting = client.hmget(f"{prefix}:{{0}}:count", ["waiting", "suspended"])
     return any(int(number or 0) > 0 for number in waiting)
 
 
 def works_wait(client: redis.Redis, prefix: str) -> bool:
-    """Whether something is to be packed soon for another work than loading."""
+    """Whether packets will be needed soon."""
     base, soon_ms = f"{prefix}:{{0}}:", (time.time() + SOON_SECONDS) * 1000
     pipe = client.pipeline(transaction=False)
     for work in ("recheck", "revive"):
@@ -54,12 +53,12 @@ def works_wait(client: redis.Redis, prefix: str) -> bool:
 
 
 def alive_key(prefix: str) -> str:
-    """There while any coordinator lives: one look tells agents (crawler/queue/lua/lease.lua) that somebody stores."""
+    """Exists while any coordinator is alive; agents check it (crawler/queue/lua/lease.lua)."""
     return f"{prefix}:{{0}}:coordinated"
 
 
 class Mark:
-    """The newest entry at the moment this is made: asked later, whether everything up to it is stored."""
+    """The newest entry when this is made; tells later whether everything up to it is stored."""
 
     def __init__(self, client: Any, prefix: str) -> None:  # as ResultsStream._ask
         self._key = results_key(prefix)
@@ -67,38 +66,38 @@ class Mark:
         self._newest = _place(newest[0][0]) if newest else (0, 0)
 
     def passed(self, client: Any) -> bool:
-        """Whether nothing that was in the stream then is in it now; what came since does not count."""
+        """Whether everything that was in the stream then is stored."""
         oldest = client.xrange(self._key, count=1)
         return not oldest or _place(oldest[0][0]) > self._newest
 
 
 class Entry(NamedTuple):
-    """One entry as it came; `fields` is what records.decode takes."""
+    """One entry; `fields` is the argument of records.decode."""
 
     id: str
     fields: dict[bytes, bytes]
 
 
 class ResultsStream:
-    """One coordinator's view of the stream. `consumer` must be nobody else's at the same time."""
+    """One coordinator's view of the stream; `consumer` must be unique."""
 
     def __init__(self, client: redis.Redis, prefix: str, consumer: str, claim_seconds: float = 30.0) -> None:
         self._client = client
-        # Read as they come: the library would make of each entry what is thrown away here, for 1 us.
+        # Replies are read raw: the library's own parsing takes 1 us per entry.
         client.set_response_callback("XREADGROUP", _as_it_came)
         self._key = results_key(prefix)
         self._consumer = consumer
         self._claim_seconds = claim_seconds
-        self._own = "0"  # where reading our unacknowledged entries stands; empty: all read
-        self._after = "-"  # where reading without a group goes on
+        self._own = "0"  # position in our unacknowledged entries; empty: all read
+        self._after = "-"  # position of reading without a group
         self._claim_from = "0-0"
         self._claim_at = 0.0  # monotonic
 
     def read(self, count: int, block_ms: int = 0) -> list[Entry]:
-        """Up to `count` entries to store; waits up to `block_ms` (0: not at all) only where there are none.
+        """Up to `count` entries to store; waits up to `block_ms` (0: not at all) if there are none.
 
-        Own unacknowledged ones come first after a start or an error, then those that others left for
-        `claim_seconds`, then new ones.
+        Own unacknowledged entries come first after a start or an error, then those left by others for `claim_seconds`,
+        then new ones.
         """
         try:
             entries = self._with_group(lambda: self._pending_own(count) or self._abandoned(count))
@@ -106,15 +105,15 @@ class ResultsStream:
         except redis.exceptions.OutOfMemoryError:
             return self._oldest(count, block_ms)
         except redis.RedisError:
-            self._own, self._after = "0", "-"  # the reply may be lost, its entries are ours all the same
+            self._own, self._after = "0", "-"  # the reply may be lost, but its entries are ours
             raise
 
     def acknowledge(self, ids: list[str]) -> None:
-        """Takes these entries out of the stream; ids that are gone already are none of its business."""
+        """Remove these entries; missing ids are ignored."""
         if not ids:
             return
-        # No transaction: a full Redis refuses every command in one. Deleted first: an entry that is deleted and not
-        # acknowledged is found and acknowledged later; the other way round it would stay for ever.
+        # No transaction: a full Redis refuses every command in one. Delete first: an entry that is deleted and not
+        # acknowledged is acknowledged later; the other way round it would stay forever.
         pipe: Any = self._client.pipeline(transaction=False)
         pipe.xdel(self._key, *ids)
         pipe.xack(self._key, GROUP, *ids)
@@ -125,19 +124,19 @@ class ResultsStream:
             raise
 
     def length(self) -> int:
-        """Entries that are not stored yet, by whomever."""
+        """Number of entries that are not stored yet."""
         return int(self._ask().xlen(self._key))
 
     def pending(self) -> int:
-        """Entries that some coordinator has read and not acknowledged."""
+        """Number of entries that were read and not acknowledged."""
         return int(self._with_group(lambda: self._ask().xpending(self._key, GROUP))["pending"])
 
     def drained(self) -> bool:
-        """Whether every result so far is stored."""
+        """Whether every result is stored."""
         return self.length() == 0
 
     def close(self) -> None:
-        """Leaves the group, unless entries of ours are still to be stored: those wait for another reader."""
+        """Leave the group, unless own entries are still to be stored."""
         if not self._history("0", 1):
             self._ask().xgroup_delconsumer(self._key, GROUP, self._consumer)
 
@@ -167,12 +166,12 @@ class ResultsStream:
         )
 
     def _new(self, count: int, block_ms: int) -> list[Entry]:
-        block = min(block_ms, LONGEST_BLOCK_MS) or None  # to the server 0 would mean: for ever
+        block = min(block_ms, LONGEST_BLOCK_MS) or None  # 0 would mean forever
         reply = self._ask().xreadgroup(GROUP, self._consumer, {self._key: ">"}, count=count, block=block)
         return _entries(reply)
 
     def _oldest(self, count: int, block_ms: int) -> list[Entry]:
-        """Entries without a group, which a full server does not make. Another reader may have them too: no harm."""
+        """Entries read without a group, which a full server cannot make; another reader may have them too."""
         found = self._ask().xrange(self._key, min=self._after, count=count)
         entries = [Entry(name.decode(), fields) for name, fields in found]
         if entries:
@@ -182,17 +181,17 @@ class ResultsStream:
         return entries
 
     def _without_deleted(self, entries: list[Entry]) -> list[Entry]:
-        """Entries that somebody deleted by hand come back empty; there is nothing left to store."""
+        """The entries without those that were deleted by hand, which come back empty."""
         self.acknowledge([entry.id for entry in entries if not entry.fields])
         return [entry for entry in entries if entry.fields]
 
     def _with_group(self, call: Callable[[], T]) -> T:
-        """The call's result; makes the group where it is missing, also after the server has lost it."""
+        """The call's result; makes the group if it is missing, also after the server lost it."""
         for _ in range(GROUPS_MADE):
             try:
                 return call()
             except redis.ResponseError as error:
-                # UNBLOCKED: Redis 7.0, where the stream is removed while it is waited for.
+                # UNBLOCKED: Redis 7.0, if the stream is removed during the wait.
                 if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                     raise
             self._make_group()
@@ -221,7 +220,7 @@ def _as_it_came(reply: Any, **_options: Any) -> Any:
 
 
 def _entries(reply: Any) -> list[Entry]:
-    """The one stream's entries: the server gives [[key, entries]], with `protocol=3` {key: entries}."""
+    """The entries of a reply: [[key, entries]], or {key: entries} with `protocol=3`."""
     if not reply:
         return []
     entries = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
@@ -229,6 +228,6 @@ def _entries(reply: Any) -> list[Entry]:
 
 
 def _fields(flat: list[bytes] | None) -> dict[bytes, bytes]:
-    """Names and values in turn as a dictionary; empty for an entry that was deleted."""
+    """Alternating names and values as a dictionary; empty for a deleted entry."""
     each = iter(flat or ())
     return dict(zip(each, each, strict=True))

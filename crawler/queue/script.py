@@ -27,12 +27,11 @@ from crawler.queue.errors import (
 )
 from crawler.queue.sites import Holding, SiteRecord, bucket_of, of_bucket, read_holding, read_record
 
-# Keys looked at by one step of a scan, and buckets of sites' records (16 sites each, of a million) read in one go: a
-# millisecond or two of the server's time.
+# Keys per step of a scan, and buckets of records per read (16 sites each at a million): 1 to 2 ms of the server's time.
 SCAN_KEYS, READ_BUCKETS = 2_000, 512
 
 
-# The files of the script in the order in which they are joined: each needs what stands before it.
+# The script's files in the order in which they are joined: each needs those before it.
 PARTS: Final = (
     *("keys", "common", "aliases", "sessions", "sites", "lease", "publish"),
     *("jobs", "decisions", "plan", "admin", "call"),
@@ -58,7 +57,7 @@ class Script:
             options.shared_address_after,
             max(options.sites_per_address, options.sites_per_shared_address),
         )
-        self._offers: dict[str, int] = {}  # agent -> the number of its last `offer` that the server answered
+        self._offers: dict[str, int] = {}  # agent -> number of its last acknowledged `offer`
         self._source = source()
         self._sha: str | None = None
 
@@ -68,7 +67,7 @@ class Script:
             if self._sha is not None:
                 with suppress(NoScriptError):
                     return await self._client.evalsha(self._sha, 1, *parts)
-            # First call, or the server was restarted since: then the script ran not at all, asking again is safe.
+            # First call, or the server was restarted: the script did not run, so a repeat is safe.
             self._sha = str(await self._client.script_load(self._source))
             return await self._client.evalsha(self._sha, 1, *parts)
         except ResponseError as error:
@@ -116,7 +115,7 @@ class Script:
         return found
 
     async def _sessions(self) -> dict[str, float]:
-        """The agents with a session, and when it expires."""
+        """Agents with a session -> when it expires."""
         key = f"{self._base}agents"
         return {
             text_of(key, name): expiry
@@ -129,7 +128,7 @@ class Script:
         return float(seconds + micros / 1e6)
 
     async def record(self, site: str) -> SiteRecord | None:
-        """One site's record; None where it is not known. BrokenRecordError where it is none."""
+        """One site's record; None for an unknown site. Raises BrokenRecordError for an invalid record."""
         key = self._bucket(site)
         try:
             text = await self._client.hget(key, site)
@@ -138,7 +137,7 @@ class Script:
         return None if text is None else read_record(key, site, text)
 
     async def records(self) -> AsyncIterator[SiteRecord]:
-        """Every site's record, in no order; sites that come meanwhile may be missing. BrokenRecordError as `record`."""
+        """Every site's record, in no order; sites added during the scan may be missing. Raises BrokenRecordError."""
         seen: set[bytes] = set()  # a scan may give a key twice
         waiting: list[bytes] = []
         async for key in self._client.scan_iter(match=f"{self._base}sites:*", count=SCAN_KEYS):
@@ -153,7 +152,7 @@ class Script:
             yield record
 
     async def holdings(self) -> list[Holding]:
-        """Who holds which site, agent by agent. BrokenRecordError where that cannot be read."""
+        """All leased sites, agent by agent. Raises BrokenRecordError for invalid values."""
         found = []
         for agent in await self._sessions():
             for site, text in (await self._client.hgetall(f"{self._base}held:{agent}")).items():

@@ -14,37 +14,36 @@ from crawler.queue import connection
 from crawler.queue.errors import BrokenRecordError, found_in, text_of
 from crawler.records import Work
 
-# What is known of a site that may be another one under a second name: it is to be compared with it; their pages are
-# equal, and it is crawled all the same; they are not equal, or the operator says so.
+# Of a possible alias: it is to be compared; its pages are equal and it is crawled nevertheless; it is no alias, by its
+# pages or by the operator's command.
 Likeness = Literal["open", "same", "no"]
 
 
-# What a site of a lost queue may have been; an unfinished one waits.
+# States of a site in a lost queue; an unfinished one is `waiting`.
 State = Literal["waiting", "suspended", "finished", "alias", "blocked"]
 
 
-# Sites one discover call adds: a longer call would hold up every other agent's lease.
+# Sites per discover call: a longer call delays the leases of every other agent.
 DISCOVER_BATCH = 100
 
 
-# Turns of a site that is leased for a probe: a median of fewer than three pages says nothing, and the first one is not
-# timed (it pays for the connection), nor is one that is redirected.
+# Pages per probe: a median needs three, the first one is not timed (it includes the connection), and a redirect is not.
 PROBE_PAGES = 5
 
 
-# Paths from outside of a site wait in entries of so many characters (one path may be longer): their number bounds them.
+# Characters per entry of paths from outside of a site (one path may be longer): limits are counted in entries.
 ENTRY_CHARACTERS = 4096
 
 
-# Names one call writes into an hour's list.
+# Names per call that fills an hour's list.
 FILL_BATCH = 5_000
 
 
-# Depth of an entry's paths, and how many redirects led to them.
+# Depth of an entry's paths, and number of redirects.
 _ENTRY_HEAD = re.compile(r"(\d{1,9}) (\d{1,9})")
 
 
-# What `details` calls the site that another one may be.
+# Names in `details` for the other site.
 LIKENESS: dict[Likeness, str] = {"open": "may_be_alias_of", "same": "same_pages_as", "no": "no_alias_of"}
 
 
@@ -63,40 +62,40 @@ STATES = {
 
 
 class Leased(NamedTuple):
-    """A site in hand. `address` is None until somebody has looked it up."""
+    """A leased site; `address` is None until it is resolved."""
 
     site: str
     token: str
     suspended: bool  # it has a checkpoint
     address: str | None
-    more: bool = True  # there is a checkpoint, or paths given from outside: read `checkpoint`
-    probe: bool = False  # a few pages are wanted of it, to learn how busy it is at this hour
+    more: bool = True  # a checkpoint or paths from outside exist: read `checkpoint`
+    probe: bool = False  # fetch a few pages to learn its load at this hour
     work: Work = "site"
-    may_be_alias: bool = False  # it goes back after some pages, to be compared with the site that it may be
+    may_be_alias: bool = False  # release it after some pages, to be compared
 
 
 class Renewed(NamedTuple):
-    """What a renewal tells: the server's clock in ms, the sites to give back, and those that were given paths."""
+    """Reply to a renewal: the server's time in ms, sites to release, sites with new paths."""
 
     server_ms: int
-    stop: list[str]  # by the operator's order
-    suspend: list[str]  # by the plan: others are worth more at this hour
-    given: Sequence[str] = ()  # paths were given for them from outside: read `given`
+    stop: list[str]  # by the operator's command
+    suspend: list[str]  # by the plan
+    given: Sequence[str] = ()  # with new paths from outside: read `given`
 
 
 class Hand(NamedTuple):
-    """What a lease call gave, and what it saw before: for a fair share among the agents."""
+    """Reply to a lease call, with counts for a fair share among the agents."""
 
     sites: list[Leased]
-    # Sites that waited, suspended ones included; of another work than `site`: some of those left that could be had.
+    # Waiting and suspended sites; for another job than the crawl some of those that can be leased.
     ready: int
     leased: int
     agents: int
-    missing: int = 0  # sites that hungry agents, this one left out, asked for in vain within the last 2 s
+    missing: int = 0  # sites that other starved agents lacked within the last 2 s
 
 
 class Newcomer(NamedTuple):
-    """A site to be queued: its record for the tables (JSON), and paths to begin with; none means `/`."""
+    """A site to queue: its record for the tables (JSON), and its first paths; none means `/`."""
 
     site: str
     record: bytes
@@ -104,30 +103,30 @@ class Newcomer(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """Paths for a site from outside of it, all at one depth and behind as many redirects."""
+    """Paths for a site from outside of it, all at one depth and behind the same number of redirects."""
 
     site: str
     paths: Sequence[str]
     depth: int = 0
     redirects: int = 0
-    # For the tables (JSON) if the site is new; empty: a site that is not known is left out.
+    # For the tables (JSON) if the site is new; empty: unknown sites are left out.
     record: bytes = b""
-    with_root: bool = False  # a new site begins with its root too
-    seeded: bool = False  # a seed led here: the site counts as given by the user
+    with_root: bool = False  # a new site starts with its root too
+    seeded: bool = False  # a seed redirects here: the site counts as a seed
 
     @property
     def entry(self) -> str:
-        """As it stands in Redis; `read_entry` reads it."""
+        """Its value in Redis; `read_entry` reads it."""
         head = f"{self.depth} {self.redirects}\n" if self.depth or self.redirects else ""
         return head + "\n".join(self.paths)
 
     def parts(self) -> list[Offer]:
-        """The same in several, none of which makes a long entry."""
+        """The offer in parts whose entries are short."""
         return [self._replace(paths=some) for some in parts_of(self.paths)]
 
 
 class Given(NamedTuple):
-    """What an entry of paths holds; `bad` are the words in it that are no path."""
+    """The content of an entry; `bad` are words that are not paths."""
 
     paths: list[str]
     depth: int = 0
@@ -136,7 +135,7 @@ class Given(NamedTuple):
 
 
 def parts_of(paths: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The paths in turn, as many at a time as one entry may have."""
+    """The paths in parts, each short enough for one entry."""
     first, length = 0, 0
     for place, path in enumerate(paths):
         if length and length + len(path) > ENTRY_CHARACTERS:
@@ -147,7 +146,7 @@ def parts_of(paths: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def read_entry(entry: str) -> Given:
-    """One entry of paths that came from outside of a site."""
+    """Read one entry of paths from outside of a site."""
     depth = redirects = 0
     words = entry.split("\n")
     if head := _ENTRY_HEAD.fullmatch(words[0]):
@@ -158,50 +157,50 @@ def read_entry(entry: str) -> Given:
 
 
 class Delivery(NamedTuple):
-    """What one site's holder publishes in one go; seq counts the deliveries of a lease from 1."""
+    """What the holder of one site publishes at once; `seq` counts the deliveries of a lease from 1."""
 
     site: str
     token: str
     seq: int
     delta: bytes  # journal entry; the whole checkpoint if `fold`
     fold: bool
-    root: str  # what an alias has in common with the site (root_marks); empty: not this time
+    root: str  # what an alias has in common with the site (root_marks); empty: unchanged
     records: Sequence[tuple[bytes, bytes]]  # JSON, packed out-links
-    # For whoever holds the site next, should this agent die:
-    delay_ms: int = 0  # least pause between two requests to the site
-    until_ms: int = 0  # server's time before which it must not be asked; 0: none
-    # How far the site is by now; None: as it was, since the work is not loading.
+    # For the next holder, if this agent crashes:
+    delay_ms: int = 0  # minimum delay between two requests
+    until_ms: int = 0  # server's time before the next request; 0: none
+    # Progress; None: unchanged, since the job is not the crawl.
     known: int | None = 0  # of its URLs
-    done: int = 0  # of these, have had their turn
+    done: int = 0  # of these, fetched or given up
     done_hash: int = 0  # records.set_hash of these
-    given: int = 0  # entries of paths from outside that the delta has taken in: the server forgets them
-    # By its records pages are to be loaded again: the site is opened once they are stored.
+    given: int = 0  # entries of paths from outside that the delta contains: the server deletes them
+    # Its records send pages back to the crawl: the site is reopened when they are stored.
     sends_back: bool = False
     left_out: str = ""  # URLs that bounds leave out (crawler.left_out.to_text)
 
 
 class HandedIn(NamedTuple):
-    """A site whose check is over: what is told of it, and when it is due again. Times: server's ms."""
+    """A finished status check: its record, and when the site is due again. Times in ms on the server's clock."""
 
     site: str
     token: str
     due_ms: int
-    rests_until_ms: int  # nobody asks it before; 0: anybody may
-    permit: str  # what is kept of its robots.txt; empty: as it was
-    record: bytes  # JSON; empty: nothing is told
+    rests_until_ms: int  # no request before; 0: none
+    permit: str  # its robots.txt for later checks; empty: unchanged
+    record: bytes  # JSON; empty: none
 
 
 class Published(NamedTuple):
-    """What became of a delivery; `alias_of` names the site that this one may be under a second name."""
+    """Result of a delivery; `alias_of` names the site that this one may be an alias of."""
 
     verdict: Literal["OK", "AGAIN", "STALE", "GAP"]
     alias_of: str = ""
 
 
 class Depth(NamedTuple):
-    """How much there is, in sites; `records` in the results stream, `agents` with a session.
+    """Number of sites by state; `records` in the results stream, `agents` with a session.
 
-    `coordinated` is 1 where some coordinator was alive within the last 15 s, else 0.
+    `coordinated` is 1 if a coordinator was alive within the last 15 s, else 0.
     """
 
     waiting: int
@@ -219,15 +218,15 @@ class Depth(NamedTuple):
 
     @property
     def open(self) -> int:
-        """Sites that somebody has or could have right now."""
+        """Sites that are leased or can be leased now."""
         return self.waiting + self.suspended + self.leased
 
 
 class TablesWord(NamedTuple):
-    """What coordinators last counted of queue and tables (crawler.reconcile.comparing.tables_key)."""
+    """The coordinators' last comparison of queue and tables (crawler.reconcile.comparing.tables_key)."""
 
     added: int  # sites that the queue knew then
-    lost: int  # unfinished sites of the tables that it did not know
+    lost: int  # unfinished sites of the tables that it lacks
     at_ms: int  # when they were counted, on the server's clock
 
 
@@ -239,29 +238,29 @@ class SiteRecord(NamedTuple):
     paused: bool
     address: str | None
     token: str = ""
-    agent: str = ""  # who holds it; empty: nobody
+    agent: str = ""  # its holder; empty: none
     work: str = ""
-    known: int = 0  # its URLs when it was last given back; 0: it never was
-    done: int = 0  # of these, how many had had their turn
-    done_hash: int | None = None  # records.set_hash of these; None: an older version did not write it
+    known: int = 0  # its URLs at its last release; 0: none yet
+    done: int = 0  # of these, fetched or given up
+    done_hash: int | None = None  # records.set_hash of these; None: unknown (older version)
     left_out: str = ""  # URLs that bounds leave out (crawler.left_out.to_text)
-    linked: bool = False  # a link led to it, and it was not given as a seed
+    linked: bool = False  # found by a link, not a seed
 
 
 class Suspect(NamedTuple):
-    """A site that may be another one under a second name, or is left out as such."""
+    """A possible alias of another site, or one that is left out as an alias."""
 
     record: SiteRecord
     state: Likeness
-    first: SiteRecord | None  # the other; None: it was forgotten
+    first: SiteRecord | None  # the other; None: forgotten
     name: str  # of the other
-    since_ms: int  # pages that were fetched before say nothing
-    looked_ms: int  # when there was something to look at, on the server's clock
+    since_ms: int  # only pages fetched later are compared
+    looked_ms: int  # when the comparison was due, on the server's clock
     own_budget: bool  # the other has a page budget of its own
 
 
 class Holding(NamedTuple):
-    """A site in an agent's hand, for whatever work, and how many of its URLs are known and done by now."""
+    """A leased site of any job, with its progress."""
 
     site: str
     agent: str
@@ -272,7 +271,7 @@ class Holding(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A site for a queue that was lost, with what the operator expected of it."""
+    """A site for a queue that was lost, with the operator's commands."""
 
     site: str
     state: State
@@ -282,19 +281,19 @@ class Restored(NamedTuple):
     done: int = 0
     done_hash: int = 0
     budget: int | None = None  # pages; 0: no limit, None: the crawl's own
-    why: str = ""  # the order's reason, or for an alias the site that came first
+    why: str = ""  # the command's reason, or the original of an alias
     left_out: str = ""  # as in SiteRecord
     linked: bool = False  # as in SiteRecord
-    owed: str = ""  # what the tables lost of it (crawler.reconcile.agreement); empty: nothing
+    owed: str = ""  # rows that the tables lost (crawler.reconcile.agreement); empty: none
 
 
 class Undecided(NamedTuple):
-    """What a coordinator decides of one site."""
+    """What a coordinator has to decide of one site."""
 
-    record: SiteRecord | None  # None: the site was forgotten
-    entries: list[str]  # the first ones of its offered paths; `read_entry` reads each
-    noted: int  # how often it was noted that pages of it are to be loaded again
-    since_ms: int  # as `to_decide` gives it; 0: nothing is to be decided of it any more
+    record: SiteRecord | None  # None: forgotten
+    entries: list[str]  # first entries of its offered paths; `read_entry` reads each
+    noted: int  # how often pages were sent back to the crawl
+    since_ms: int  # as in `to_decide`; 0: nothing is to be decided
 
 
 def is_later(text: object) -> bool:
@@ -303,7 +302,7 @@ def is_later(text: object) -> bool:
 
 
 def bucket_of(base: str, site: str) -> str:
-    """The key of the hash that holds a site's record; `base` is what all keys of the crawl begin with."""
+    """The key of the hash with a site's record; `base` is the common prefix of all keys."""
     return f"{base}sites:{sha1(site.encode(), usedforsecurity=False).hexdigest()[:4]}"
 
 
@@ -313,7 +312,7 @@ def of_bucket(key: bytes | str, error: Exception) -> Exception:
 
 
 def read_record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteRecord:
-    """The record of a site as the script writes it; BrokenRecordError for anything else."""
+    """A site's record from its text in Redis; raises BrokenRecordError for anything else."""
     try:
         letter, address, *rest = text_of(key, text).split(" ")
         progress = _read_progress(rest.pop(0)) if rest and "/" in rest[0] else Progress()
@@ -328,9 +327,9 @@ def read_record(key: bytes | str, site: bytes | str, text: bytes | str) -> SiteR
 
 
 def root_marks(site: str, address: str, sha256: str, robots: str) -> str:
-    """What an alias has in common with its site, one a line: address, port, robots.txt and root page.
+    """What an alias has in common with its original, one per line: address, port, robots.txt and root page.
 
-    Another port is another server, but for http and https of one name on their own ports.
+    Other ports are other servers, except http and https of one name on their default ports.
     """
     scheme, _, place = site.partition("://")
     port = place.rpartition("]")[2].partition(":")[2]
@@ -341,7 +340,7 @@ def root_marks(site: str, address: str, sha256: str, robots: str) -> str:
 
 
 def read_likeness(key: str, site: str, text: bytes) -> tuple[Likeness, str, int]:
-    """What is known of a site that may be an alias, the other site, and since when (ms) pages count."""
+    """State, other site and start time (ms) of a possible alias; raises BrokenRecordError for anything else."""
     try:
         state, first, since, _, _ = text_of(key, text).split(" ")
         kinds: dict[str, Likeness] = {kind: kind for kind in LIKENESS}
@@ -351,7 +350,7 @@ def read_likeness(key: str, site: str, text: bytes) -> tuple[Likeness, str, int]
 
 
 class Progress(NamedTuple):
-    """How far a site is, as its record has it."""
+    """A site's progress in its record."""
 
     known: int = 0
     done: int = 0
@@ -365,7 +364,7 @@ def progress_text(done: int, known: int, done_hash: int, left_out: str) -> str:
 
 
 def progress_of(record: SiteRecord) -> str:
-    """As it stands in the queue."""
+    """A record's progress as it stands in Redis; empty: none."""
     if not record.known:
         return ""
     if record.done_hash is None:
@@ -374,13 +373,13 @@ def progress_of(record: SiteRecord) -> str:
 
 
 def _read_progress(text: str) -> Progress:
-    """`done/known`, in later versions `/hash` behind it, and `/left out` where something is."""
+    """Read `done/known[/hash[/left out]]`."""
     done, known, *more = text.split("/")
     return Progress(int(known), int(done), int(more[0], 16) if more else None, more[1] if more[1:] else "")
 
 
 class About(TypedDict, total=False):
-    """What an agent says of itself as it joins."""
+    """What an agent reports when it joins."""
 
     host: str
     pid: Annotated[int, Meta(ge=1, le=MOST_PID)]
@@ -395,7 +394,7 @@ class About(TypedDict, total=False):
 
 
 def read_about(key: str, text: bytes) -> About:
-    """What an agent said of itself as it joined; BrokenRecordError for anything else."""
+    """Read what an agent reported; raises BrokenRecordError for anything else."""
     try:
         return msgspec.json.decode(text, type=About)
     except (msgspec.DecodeError, ValueError):

@@ -1,7 +1,6 @@
-"""Values that wait for a crawl in one key of Redis: a list, a set or a sorted set, as scrapy-redis's users fill it.
+"""Start URLs in a key of Redis: a list, a set or a sorted set, as scrapy-redis's users fill it.
 
-Hides the three kinds. Nothing leaves the key before `remove`, so who dies in between has lost nothing; a key of any
-other kind is told once and counts as empty.
+Values stay in the key until `remove`, so a crash loses none. A key of another type is logged once and counts as empty.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _KINDS = ("list", "set", "zset")
 
 
 class StartUrls:
-    """One key, and what waits there."""
+    """One key and its values."""
 
     def __init__(self, client: Redis, key: str) -> None:
         self.key = key
@@ -29,7 +28,7 @@ class StartUrls:
         self._told = ""
 
     async def length(self) -> int:
-        """How many values wait."""
+        """Number of waiting values."""
         kind = await self._kind()
         if kind not in _KINDS:
             return 0
@@ -37,7 +36,7 @@ class StartUrls:
         return int(await count(self.key))
 
     async def peek(self) -> list[bytes]:
-        """Up to BATCH of the values whose turn is next: a list's oldest, a sorted set's highest; empty: none waits."""
+        """Up to BATCH of the next values: a list's oldest, a sorted set's highest; empty: none waits."""
         kind = await self._kind()
         if kind == "list":
             return list(await self._client.lrange(self.key, -BATCH, -1))
@@ -48,9 +47,9 @@ class StartUrls:
         return []
 
     async def all(self) -> AsyncIterator[list[bytes]]:
-        """Every value there is now, in batches, those whose turn is next first; a batch may be removed meanwhile.
+        """Every value, in batches, next ones first; a batch may be removed during the iteration.
 
-        What others add or take meanwhile may come twice or not at all: call it again.
+        Values that are added or removed during the iteration may come twice or not at all: iterate again.
         """
         kind = await self._kind()
         if kind == "set":
@@ -73,7 +72,7 @@ class StartUrls:
             yield batch
 
     async def remove(self, values: list[bytes]) -> None:
-        """Take these out, each once."""
+        """Remove each of these values once."""
         kind = await self._kind()
         pipeline = self._client.pipeline(transaction=False)
         if kind == "list":
