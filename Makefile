@@ -105,8 +105,9 @@ build: $(READY_ALL)  ## wheel and sdist into dist/
 	@$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
 	@ls -l dist
 
-docs: $(READY_ALL)  ## renew docs/settings.md from settings/base.py
+docs: $(READY_ALL)  ## renew docs/settings.md and the table of docs/redis-keys.md from the code
 	@$(BIN)/python -m settings.document > docs/settings.md
+	@$(BIN)/python -m crawler.queue.keys docs/redis-keys.md
 
 clean:  ## remove everything that make and the crawls made
 	rm -rf $(VENV) var build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -20,6 +20,8 @@ import pytest
 import redis
 
 from crawler.local.server import socket_path
+from crawler.queue.keys import KEYS, page_with_table
+from crawler.queue.script import source
 from tests import warm
 from tests.crawling import ROOT, SCRAPY, Place
 from tests.farm import Farm
@@ -75,6 +77,21 @@ def test_the_table_is_read() -> None:
     assert all(row.commands for row in TABLE)
     keys = {row.key.removeprefix("lt:{0}:") for row in TABLE}
     assert keys >= THERE
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    page = (ROOT / "docs/redis-keys.md").read_text(encoding="utf-8")
+    assert page == page_with_table(page), "make docs"
+
+
+def test_the_table_has_every_key_that_the_code_uses() -> None:
+    """The first word of each: `sites` of `sites:XXXX`."""
+    python = "\n".join(file.read_text() for file in (ROOT / "crawler").rglob("*.py"))
+    used = set(re.findall(r"base \.\. '(\w+)", source()))
+    used |= set(re.findall(r"\{self\._base\}([a-z]\w*)", python))
+    assert len(used) > 30
+    known = {re.split(r":", key.name.removeprefix("lt:{0}:"))[0] for key in KEYS}
+    assert used - known == set()
 
 
 def test_every_key_of_the_crawl_is_in_the_table(crawl: Crawl) -> None:

@@ -1,6 +1,6 @@
 #!lua
 -- The operations of the site queue. Each call is one operation: atomic, on the server's clock.
--- KEYS[1] is <prefix>:{0}:count; every other key is made from it and has the same hash tag.
+-- KEYS[1] is <prefix>:{0}:count; every other key is made from it and has the same hash tag. crawler/queue/keys.py has them all.
 -- ARGV[1] names the operation. crawler/queue/script.py is the only caller; the methods of leases.py, jobs.py, plan.py,
 -- decisions.py and admin.py document the operations. An operation with a list reads it from ARGV itself, since unpack
 -- fails at about 8,000 values.
