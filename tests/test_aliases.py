@@ -249,7 +249,7 @@ def test_a_second_name_costs_some_tens_of_requests(place: Place) -> None:
         assert (shown["state"], shown["alias_of"]) == ("alias", original)
         assert shown["not_asked"] == found["sites"][alias]["given_up"]
         listed = place.run("site", "list", "--state", "alias").succeeded().out
-        assert f"{alias} is {original}; {shown['not_asked']} URLs not asked" in listed
+        assert f"{alias} is {original}; {shown['not_asked']} URLs not fetched" in listed
         out = place.run("report", "summary").succeeded().out
         assert f"{shown['not_asked']} URLs of them were not asked" in out
     ledger(place)

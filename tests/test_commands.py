@@ -285,7 +285,7 @@ def test_tables_that_nobody_named_are_left_alone(place: Place, valkey: RunningSe
             run = place.run(*words, env=env, REDIS_URL=valkey.url)
             run.refused("DATABASE_URL is empty; expected the database of this crawl's coordinators", code=2)
     shown = place.run("site", "show", site, "--json", env=CLUSTER, REDIS_URL=valkey.url).succeeded()
-    assert "DATABASE_URL is empty: what the tables say is left out" in shown.err
+    assert "DATABASE_URL is empty: figures of the tables are left out" in shown.err
     assert "published" not in json.loads(shown.out)
     gone = place.run("site", "forget", site, env=CLUSTER, REDIS_URL=valkey.url).succeeded()
     assert "DATABASE_URL is empty, so its pages go when a coordinator has stored the order" in gone.out
@@ -317,7 +317,7 @@ def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
     assert waiting.endswith("expected one: scrapy coordinate")
     assert last == (
         f"lowtide: no figures yet: DATABASE_URL {given['DATABASE_URL']} has no tables; `scrapy coordinate` with the "
-        "same REDIS_URL and DATABASE_URL makes them and stores the records"
+        "same REDIS_URL and DATABASE_URL creates them and stores the records"
     )
     missing = f"no tables in DATABASE_URL {given['DATABASE_URL']} yet: a coordinator makes them"
     place.run("report", **given).refused(missing, code=1)
@@ -327,7 +327,7 @@ def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
     assert f"results: {given['DATABASE_URL']}" in run.out
     other = given["DATABASE_URL"].replace("named.db", "other.db")
     run = place.crawl(farm.seeds, **given | {"DATABASE_URL": other}).succeeded()
-    assert run.err.splitlines()[-1].endswith("makes them, or was given another DATABASE_URL")
+    assert run.err.splitlines()[-1].endswith("creates them, or runs with another DATABASE_URL")
     coordinator.end().succeeded()
 
 

@@ -396,7 +396,7 @@ def _kept(place: Place) -> int:
         ((), 1, "no archive in"),
         (("nowhere.warc.gz",), 2, "no file nowhere.warc.gz"),
         (("--check",), 1, "nothing was crawled yet"),
-        (("--check", "--spider", "site"), 2, "--check goes without --spider"),
+        (("--check", "--spider", "site"), 2, "--check and --spider are both given"),
         (("--check", "a", "b"), 2, "--check takes one folder"),
         (("--spider", "sites"), 2, "did you mean site?"),
         (("-O", "items.jsonl"), 2, "expected --spider NAME"),

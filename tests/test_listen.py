@@ -611,7 +611,7 @@ def test_a_second_signal_ends_it_at_once(place: Place, valkey: RunningServer) ->
         ear.run.process.send_signal(signal.SIGINT)
         eventually(lambda: not ear.lets_in(), "it was told to end")
         assert ear.run.process.poll() is None
-        ear.run.end(signal.SIGINT, 40).refused("told to end a second time", code=1)
+        ear.run.end(signal.SIGINT, 40).refused("second signal: ending at once", code=1)
 
 
 def test_what_does_not_reach_redis_at_the_end_is_told(

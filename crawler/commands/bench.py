@@ -1,4 +1,4 @@
-"""`scrapy bench`: Scrapy's own measurement, with our downloads; outside of any crawl."""
+"""`scrapy bench`, without the queue."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class Command(stock.Command):
         super().process_options(args, opts)
         assert self.settings is not None
         without_queue(self.settings)
-        # It fetches as fast as it can from a server of its own on this machine.
+        # The benchmark fetches without delay from a local server that it starts.
         self.settings.set("ALLOW_PRIVATE_ADDRESSES", "127.0.0.0/8,::1", priority="cmdline")
         self.settings.set("DOWNLOAD_DELAY", 0, priority="cmdline")

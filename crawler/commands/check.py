@@ -1,4 +1,4 @@
-"""`scrapy check`: test the contracts in a spider's docstrings; outside of any crawl."""
+"""`scrapy check`, without the queue."""
 
 from __future__ import annotations
 

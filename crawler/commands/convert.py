@@ -1,4 +1,4 @@
-"""`scrapy convert`: from the tables to dense ids, Parquet, the graph of links, and files to load into a database."""
+"""`scrapy convert`: Parquet, dense ids, link graph, load files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from crawler.convert.convert import Progress, Wishes
 
-# A folder's name and nothing else; `.tmp` and `.old` are those of unfinished ones.
+# One folder name; `.tmp` and `.old` are the endings of unfinished folders.
 _RUN = re.compile(r"(?!.*\.(?:tmp|old)$)[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -35,9 +35,9 @@ class Command(LowtideCommand):
 
     def long_desc(self) -> str:
         return (
-            "Read one state of the tables, while the crawl goes on, and write VAR_DIR/convert/RUN: pages, sites, "
-            "domains, communities and links with dense ids as Parquet, and the links once more as arrays for ranking. "
-            "The folder is there whole or not at all (docs/convert.md)."
+            "Read one snapshot of the tables, also during a crawl, and write VAR_DIR/convert/RUN: pages, sites, "
+            "domains, communities and links with dense ids as Parquet, and the links also as arrays for ranking. "
+            "The folder is written completely or not at all (docs/convert.md)."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ class Command(LowtideCommand):
         every = ",".join(DATABASES)
         parser.add_argument("--run", metavar="NAME", help="the folder's name (default: the time, UTC)")
         parser.add_argument(
-            "--processes", metavar="N", help="converters side by side, as -s CONVERT_PROCESSES=N"
+            "--processes", metavar="N", help="number of converter processes, as -s CONVERT_PROCESSES=N"
         )
         parser.add_argument(
             "--load", metavar="NAMES", nargs="?", const=every, help=f"load files too, for some of {every}"
@@ -53,7 +53,7 @@ class Command(LowtideCommand):
         parser.add_argument(
             "--communities",
             metavar="FILE",
-            help="communities from a file `site,community` in place of found ones",
+            help="read communities from a file `site,community`, do not compute them",
         )
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -119,9 +119,8 @@ class Command(LowtideCommand):
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """What convert tells of its progress, shown in a terminal."""
     if not sys.stderr.isatty():
-        yield lambda *_told: None
+        yield lambda *_progress: None
         return
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -139,7 +138,7 @@ def _progress() -> Iterator[Progress]:
 
 def _text(figures: dict[str, Any], folder: Path) -> str:
     counts = figures["counts"]
-    told = [
+    lines = [
         ("folder", str(folder)),
         ("pages", _amounts(figures, "pages", "sites", "domains", "communities")),
         ("links", _amounts(figures, "links")),
@@ -154,11 +153,11 @@ def _text(figures: dict[str, Any], folder: Path) -> str:
         ("no site", _amounts(counts, "sites_without_pages")),
     ]
     if figures["log_bytes"]:
-        told.append(("database", f"its log grew by {figures['log_bytes'] / 1e6:,.0f} MB meanwhile"))
-    return "\n".join(f"{name:<9} {text}" for name, text in told if text)
+        lines.append(("database", f"its log grew by {figures['log_bytes'] / 1e6:,.0f} MB during the run"))
+    return "\n".join(f"{name:<9} {text}" for name, text in lines if text)
 
 
 def _amounts(counts: dict[str, Any], *names: str) -> str:
-    """What there is of these; nothing for what there is none of, but the first is always told."""
+    """Counts above 0 with their names; pages and links always."""
     words = {name: re.sub(r"^(rows|links)_", "", name).replace("_", " ") for name in names}
     return ", ".join(f"{counts[n]:,} {words[n]}" for n in names if counts[n] or n in ("pages", "links"))

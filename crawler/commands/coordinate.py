@@ -1,4 +1,4 @@
-"""`scrapy coordinate`: moves results from the stream into the tables."""
+"""`scrapy coordinate`: stores results in the tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("coordinator")
 
-# How often the bundled server is looked at.
+# Interval of the checks of the bundled server and the planner.
 WATCH_SECONDS = 1.0
 
 
@@ -38,9 +38,9 @@ class Command(LowtideCommand):
 
     def long_desc(self) -> str:
         return (
-            "Store results until stopped. Any number may run. Where REDIS_URL is empty it serves the machine's "
-            "own server and ends by itself when the last agent has left and everything is stored; told to end before, "
-            "its exit code is 4. As soon as sites wait, `scrapy plan` runs beside it."
+            "Store results until stopped. Any number may run. If REDIS_URL is empty, it runs the bundled server and "
+            "ends when the last agent has left and everything is stored; stopped before that, "
+            "its exit code is 4. As soon as sites wait, it runs `scrapy plan`."
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002
@@ -51,7 +51,7 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         try:
-            # The planner beside it would find out, again and again, and recheck ask nothing meanwhile.
+            # The planner would fail on it at every start, and no page would be rechecked.
             recheck.check(self.options.recrawl_mode, (PLAIN,))
         except recheck.RecrawlError as error:
             raise OptionError(str(error)) from None
@@ -78,14 +78,14 @@ class Command(LowtideCommand):
         return self._coordinate(stop, None)
 
     def _compare(self) -> None:
-        """Say once on which sites queue and tables differ. On one machine `scrapy crawl` does that at its end."""
+        """Log differences between queue and tables. On one machine `scrapy crawl` does it at its end."""
         from crawler.queue.connection import ServerAwayError
         from crawler.queue.errors import BrokenRecordError
         from crawler.reconcile import agreement
         from crawler.store.database import DatabaseError
 
         assert self.settings is not None
-        # Each of them is said where the coordinator meets it.
+        # The coordinator reports these errors itself.
         with suppress(ServerAwayError, BrokenRecordError, DatabaseError, OptionError, OSError):
             wrong = agreement.differences(self.settings, self.options)
             if wrong:
@@ -115,7 +115,7 @@ class Command(LowtideCommand):
             return drained
 
         keeper = ServerKeeper(server)
-        with membership, _beside(keeper.look, stop) as gave_up:
+        with membership, _watching(keeper.look, stop) as gave_up:
             code = self._coordinate(stop, leave, name=COORDINATOR)
         if gave_up.is_set():
             self.fail(f"the bundled server cannot be started again: {keeper.trouble}")
@@ -146,12 +146,12 @@ class Command(LowtideCommand):
 
 @contextmanager
 def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
-    """While the block runs, so does a planner, once there are more sites than slots, or other works than loading."""
+    """Runs a planner, once sites exceed slots or jobs other than `crawl` wait."""
     from crawler.local.local import handed_on
     from crawler.queue import connection
     from crawler.queue.results import sites_wait, works_wait
 
-    # What this process was called with, of which Scrapy has taken the command's name.
+    # The arguments of this process; Scrapy has removed the command's name.
     command = [sys.executable, "-m", "crawler.local.start", "plan", *sys.argv[1:]]
     addresses = {"DATABASE_URL": options.database}
     if settings["REDIS_URL"]:
@@ -170,7 +170,7 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
         return True
 
     try:
-        with _beside(look, threading.Event()):
+        with _watching(look, threading.Event()):
             yield
     finally:
         client.close()
@@ -178,8 +178,8 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
 
 
 @contextmanager
-def _beside(look: Callable[[], bool], stop: threading.Event) -> Iterator[threading.Event]:
-    """Have somebody `look` every second while the block runs; the first that says no sets `stop`, and what is given."""
+def _watching(look: Callable[[], bool], stop: threading.Event) -> Iterator[threading.Event]:
+    """Calls `look` every second. When it returns False, sets `stop` and the yielded event."""
     over, gave_up = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -189,7 +189,7 @@ def _beside(look: Callable[[], bool], stop: threading.Event) -> Iterator[threadi
                 stop.set()
                 return
 
-    thread = threading.Thread(target=work, name="beside", daemon=True)
+    thread = threading.Thread(target=work, name="watch", daemon=True)
     thread.start()
     try:
         yield gave_up

@@ -1,4 +1,4 @@
-"""`scrapy crawl`: run an agent, or several, until nothing is left."""
+"""`scrapy crawl`: run one or several agents until all sites are finished."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from crawler.reports import Crawl
     from crawler.views.parted import Parted
 
-# What scrapyd tells every spider of its job, as arguments.
+# Arguments that scrapyd passes to every spider.
 _OF_SCRAPYD = ("_job", "_version")
 
-# Settings that name classes of a user's, and packages whose classes need no look.
+# Settings that name the user's classes, and packages whose classes need no check.
 COMPONENTS = (
     "PAGE_PIPELINES",
     "ITEM_PIPELINES",
@@ -59,12 +59,12 @@ class Command(stock.Command):
         return "[options] <spider>"
 
     def short_desc(self) -> str:
-        return "Crawl: run one agent or several until nothing is left"
+        return "Crawl: run one or several agents until all sites are finished"
 
     def long_desc(self) -> str:
         return (
             "Crawl with one agent or several. Seeds come with -a seeds=FILE|URL,URL or over Redis "
-            "(lpush site:start_urls URL). A second call over the same VAR_DIR goes on with what is unfinished."
+            "(lpush site:start_urls URL). A second call with the same VAR_DIR resumes the crawl."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -78,15 +78,15 @@ class Command(stock.Command):
             "--agents", metavar="N", type=int, default=1, help="agents on this machine (default 1)"
         )
         group.add_argument(
-            "--with", dest="with_works", metavar="WORK,…", help="works beside the spider's own"
+            "--with", dest="with_works", metavar="WORK,…", help="jobs in addition to the spider's own"
         )
         group.add_argument(
             "--when-idle", metavar="stop|wait", help="at the end: stop (default), or wait for seeds"
         )
         group.add_argument("--no-summary", action="store_true", help="print no figures at the end")
-        # One of several: the command that started them looks at the end, and for them all.
+        # Set for one of several agents: the parent process checks and summarises for all.
         group.add_argument("--one-of-several", action="store_true", help=argparse.SUPPRESS)
-        group.add_argument("--again", action="store_true", help="walk finished sites anew")
+        group.add_argument("--again", action="store_true", help="crawl finished sites again")
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         try:
@@ -111,7 +111,7 @@ class Command(stock.Command):
         self.options = checked(self.settings)
         quieten(self.settings)
         self._check(opts)
-        # All that can be refused is refused here, before Scrapy makes an event loop.
+        # Raise all errors here, before Scrapy creates an event loop.
         if len(args) != 1:
             raise UsageError("expected the name of one spider, as in `scrapy crawl site`", print_help=False)
         self._take_settings_of(args[0], opts.spargs)
@@ -124,11 +124,11 @@ class Command(stock.Command):
             self._say_in_log(str(error))
             raise SystemExit(error.code) from None
         self._apart = self._part(opts)
-        # Neither a view nor a supervisor has a use for Scrapy's event loop, which would complain that nobody closed it.
+        # A view or a supervisor never runs Scrapy's event loop, and an unclosed loop prints a warning.
         self.requires_crawler_process = opts.agents == 1 and self._apart is None
 
     def _part(self, opts: argparse.Namespace) -> Parted | None:
-        """Where a person looks on, another process does the crawl, and this one shows how it goes; None: it is this."""
+        """None in the process that crawls. On a terminal, another process draws the live view."""
         assert self.settings is not None
         if not self.options.live_view or not _is_drawn_on() or self._items_go_to_output(opts):
             return None
@@ -146,7 +146,7 @@ class Command(stock.Command):
         return "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]
 
     def _say_in_log(self, text: str) -> None:
-        """Who starts crawls through scrapyd looks into the job's log, and Scrapy opens it only after all this."""
+        """Appends to LOG_FILE, where scrapyd users look; Scrapy opens it later."""
         if self.settings and self.settings["LOG_FILE"]:
             with suppress(OSError), Path(self.settings["LOG_FILE"]).open("a", encoding="utf-8") as log:
                 print(f"lowtide: {text}", file=log)
@@ -159,7 +159,7 @@ class Command(stock.Command):
             raise UsageError(str(error), print_help=False) from None
 
     def _check_components(self) -> None:
-        """A path that leads nowhere would end every agent, however often it is started again."""
+        """Raises UsageError for a path that cannot be imported."""
         assert self.settings is not None
         for name in COMPONENTS:
             for path, order in self.settings.getdict(name).items():
@@ -197,7 +197,7 @@ class Command(stock.Command):
         from crawler.agent.leasing import SlotAllocation
 
         given = self.options
-        # Checks of status have slots of their own.
+        # Status checks have their own slots.
         named = {self._work, *given.works} - {"status"}
         try:
             SlotAllocation(given.site_slots, tuple(work for work in WORKS if work in named), given.work_slots)
@@ -205,7 +205,7 @@ class Command(stock.Command):
             raise UsageError(str(error), print_help=False) from None
 
     def _check_seeds(self, spider: type[Spider], source: str | None) -> None:
-        """What every agent would find out by itself, once a server runs for it."""
+        """Raises UsageError before agents and servers start."""
         from scrapy import Spider
 
         from crawler.queue import connection
@@ -219,7 +219,7 @@ class Command(stock.Command):
                 why = f"seeds: {error}"
             if why:
                 raise UsageError(why, print_help=False)
-        # A user's spider may have seeds of its own, and an earlier crawl, or a server of several, some that wait.
+        # A user's spider may have its own seeds, and an earlier crawl or a shared server may have queued some.
         alone = connection.may_serve_itself(self.settings) and not connection.is_named(self.settings)
         new = alone and not (self.options.var.is_dir() and any(self.options.var.iterdir()))
         seedless = spider.start is Spider.start and not getattr(spider, "start_urls", None)
@@ -243,19 +243,19 @@ class Command(stock.Command):
             self.exitcode = self._crawl(args[0], opts)
         if self.exitcode != 0:
             return
-        # Before the summary: it may start the bundled server once more, which the log says.
-        self.exitcode, words = (0, "") if opts.one_of_several else self._compare()
+        # Before the summary: it may start the bundled server again, which logs.
+        self.exitcode, difference = (0, "") if opts.one_of_several else self._compare()
         if not opts.no_summary:
             with until_nobody_reads():
                 self._summarise(started_ms, opts)
-        if words:
-            print(f"lowtide: {words}", file=sys.stderr)
+        if difference:
+            print(f"lowtide: {difference}", file=sys.stderr)
         if not opts.one_of_several and (why := self._nothing(started_ms)):
             print(f"lowtide: {printable_lines(why)}", file=sys.stderr)
             self.exitcode = 1
 
     def _nothing(self, started_ms: int) -> str:
-        """What to say where the crawl went to its end and the tables hold no page; empty: they do, or who knows."""
+        """Why the crawl finished without pages; empty if it has pages or that is unknown."""
         from crawler.local.local import names_tables
         from crawler.queue import connection
 
@@ -268,19 +268,19 @@ class Command(stock.Command):
 
         if connection.is_named(self.settings):
             left = self._left()
-            if left is None or left.records:  # what was found may be on its way
+            if left is None or left.records:  # records may not be stored yet
                 return ""
         try:
             tables = open_database(self.options.database)
             if queries.ends_since(tables, started_ms) != {"finished"} or queries.has_pages(tables):
                 return ""
             return seeds.verdict(seeds.latest(tables, 1))
-        except DatabaseError:  # the summary says so
+        except DatabaseError:  # the summary reports it
             return ""
 
     @staticmethod
     def _check_arguments(spider: type[Spider], given: dict[str, str]) -> None:
-        """A spider of a user's may know any; ours is not to ignore one that is misspelt."""
+        """Only built-in spiders refuse unknown arguments."""
         unknown = sorted(set(given) - {"seeds", *_OF_SCRAPYD})
         if unknown and spider.__module__.startswith("crawler.spiders."):
             near = nearest(unknown[0], ["seeds"])
@@ -291,7 +291,7 @@ class Command(stock.Command):
             )
 
     def _take_settings_of(self, name: str, given: dict[str, str]) -> None:
-        """A spider's custom_settings hold for this command too: they may say where server and database are."""
+        """custom_settings may name server and database."""
         assert self.settings is not None
         spiders = get_spider_loader(self.settings)
         names = spiders.list()
@@ -311,7 +311,7 @@ class Command(stock.Command):
         self._check_seeds(spider, given.get("seeds"))
 
     def _check_services(self) -> None:
-        """What the crawl needs and another runs must be there when it starts; later it is waited for."""
+        """Needed at the start only; a running crawl waits for them."""
         from crawler.queue import connection
 
         assert self.settings is not None
@@ -386,7 +386,7 @@ class Command(stock.Command):
             return 1
         code = exit_code_of(crawler)
         if code and (why := crawler.stats.get_value("finish_why")):
-            # Said when it happened, and much was said since.
+            # Repeat the reason, which is far up in the log.
             print(f"lowtide: {printable_lines(str(why))}", file=sys.stderr)
         return code
 
@@ -409,7 +409,7 @@ class Command(stock.Command):
         return Supervisor(children).run(after=Drain(self.settings, self.options).over)
 
     def _goes_on(self, opts: argparse.Namespace) -> bool:
-        """Whether the crawl goes on with its feeds. Asked once for all: the second agent finds the first at work."""
+        """Whether feeds are continued. Decided once: the second agent would find the first at work."""
         from crawler.local import summary as leftover
         from crawler.local.server import Server, ServerError
         from crawler.queue import connection
@@ -422,7 +422,7 @@ class Command(stock.Command):
             return False
         try:
             return leftover.has_begun(self.settings, self.options)
-        except (connection.ServerAwayError, BrokenRecordError, ServerError):  # the agents say so
+        except (connection.ServerAwayError, BrokenRecordError, ServerError):  # the agents report it
             return True
 
     def _child(self, name: str, opts: argparse.Namespace, number: int, goes_on: bool) -> Child:
@@ -445,9 +445,9 @@ class Command(stock.Command):
         ):
             if value:
                 arguments += [option, value]
-        # `--again` is for one agent, and once: a killed one goes on, it crawls nothing again and empties no file.
-        anew = int(self.options.walk_again and number == 1)
-        first = ["-s", f"WALK_AGAIN={anew}", "-s", f"{FEEDS_GO_ON}={int(goes_on)}"]
+        # `--again` is for the first start of one agent: a restarted agent resumes and overwrites no file.
+        again_once = int(self.options.walk_again and number == 1)
+        first = ["-s", f"WALK_AGAIN={again_once}", "-s", f"{FEEDS_GO_ON}={int(goes_on)}"]
         again = ["-s", "WALK_AGAIN=0", "-s", f"{FEEDS_GO_ON}=1"]
         for option, files in (("-o", opts.output), ("-O", opts.overwrite_output)):
             for uri in files or ():
@@ -462,7 +462,7 @@ class Command(stock.Command):
         )
 
     def _feeds_of(self, number: int, opts: argparse.Namespace, *, overwrite: bool | None = None) -> list[str]:
-        """The feeds of FEEDS with a file for each agent, as arguments; -o and -O stand in place of FEEDS."""
+        """FEEDS with one file per agent; empty if -o or -O replace FEEDS."""
         from crawler.local.supervisor import numbered_file
 
         assert self.settings is not None
@@ -475,12 +475,12 @@ class Command(stock.Command):
             return ["-s", f"FEEDS={json.dumps(numbered)}"]
         except TypeError as error:
             raise UsageError(
-                f"FEEDS cannot be handed to several agents: {error}; expected texts, numbers and dotted paths in it",
+                f"FEEDS cannot be passed to several agents: {error}; expected only texts, numbers and dotted paths",
                 print_help=False,
             ) from None
 
     def _left(self) -> Left | None:
-        """What is left in the queue; None where it cannot be looked at any more."""
+        """None if the queue cannot be read."""
         from crawler.local import summary as leftover
         from crawler.local.server import ServerError
         from crawler.queue.connection import ServerAwayError
@@ -493,7 +493,6 @@ class Command(stock.Command):
             return None
 
     def _found(self, crawl: Crawl, started_ms: int, left: Left | None) -> str:
-        """What the run's own work has found."""
         from crawler.reports import status, summary
 
         if self._work == "status":
@@ -504,7 +503,7 @@ class Command(stock.Command):
         return summary.text({**found, **(left._asdict() if left else {})})
 
     def _compare(self) -> tuple[int, str]:
-        """On which sites queue and tables differ: the exit code, 1 where there are any, and what to say."""
+        """Exit code 1 and a message if queue and tables differ."""
         from crawler.local.local import names_tables
 
         assert self.settings is not None
@@ -523,7 +522,7 @@ class Command(stock.Command):
         return (1, agreement.in_words(wrong)) if wrong else (0, "")
 
     def _summarise(self, started_ms: int, opts: argparse.Namespace) -> None:
-        """What was found, where it is, and what to type next; to standard error where items go to the output."""
+        """To standard error if items go to standard output."""
         from crawler.queue import connection
 
         assert self.settings is not None
@@ -561,14 +560,14 @@ class Command(stock.Command):
 
 
 def _no_tables(database: str, left: Left | None) -> str:
-    """Why a crawl that ended well has no figures to show, and what to do."""
     if left and left.coordinators:
-        who = f"{', '.join(left.coordinators)} makes them, or was given another DATABASE_URL"
+        how = f"{', '.join(left.coordinators)} creates them, or runs with another DATABASE_URL"
     else:
-        who = "`scrapy coordinate` with the same REDIS_URL and DATABASE_URL makes them and stores the records"
-    return f"no figures yet: DATABASE_URL {database} has no tables; {who}"
+        how = (
+            "`scrapy coordinate` with the same REDIS_URL and DATABASE_URL creates them and stores the records"
+        )
+    return f"no figures yet: DATABASE_URL {database} has no tables; {how}"
 
 
 def _is_drawn_on() -> bool:
-    """Whether there is a terminal that can be drawn on."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")

@@ -1,4 +1,4 @@
-"""`scrapy dashboard`: a web page that shows the crawl."""
+"""`scrapy dashboard`: a web page of the crawl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crawler.views.dashboard import Board
     from crawler.views.page import Section
 
-# Reports that stand on the page, where they are there.
+# Reports shown on the page, if they exist.
 ON_THE_PAGE = ("status", "freshness")
 
 
@@ -33,7 +33,7 @@ class Command(LowtideCommand):
         return (
             "Serve one web page at DASHBOARD_ADDRESS:DASHBOARD_PORT until Ctrl-C: progress, agents and coordinators, "
             "queues, loads by the hour, pages per hour, ranks, errors, a page for each site; /metrics has the figures "
-            "for Prometheus. It shows and changes nothing. Other addresses than loopback want DASHBOARD_PASSWORD."
+            "for Prometheus. It changes nothing. Addresses other than loopback need DASHBOARD_PASSWORD."
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
@@ -65,7 +65,7 @@ class Command(LowtideCommand):
 
 
 def boards(settings: BaseSettings, options: Options) -> dict[str, Board]:
-    """The reports of ON_THE_PAGE that are there, as the page shows them."""
+    """Existing reports of ON_THE_PAGE, as sections."""
     from crawler import reports
 
     there = [name for name in ON_THE_PAGE if name in reports.names()]

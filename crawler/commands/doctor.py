@@ -1,4 +1,4 @@
-"""`scrapy doctor`: tells what is wrong before a crawl does."""
+"""`scrapy doctor`: checks what a crawl needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scrapy extract`: read the archive again, in place of the web; or check it against the tables."""
+"""`scrapy extract`: reprocess or check the archive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from crawler.archive.reader import Verdict
 
-# Of rows that are not well, how many are named.
+# How many bad rows are printed.
 NAMED = 10
 
 
@@ -39,19 +39,19 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         return "[options] [FILE or FOLDER …]"
 
     def short_desc(self) -> str:
-        return "Read the archive again: records anew, or a spider's items; nothing is fetched"
+        return "Reprocess the archive into new records or a spider's items; nothing is fetched"
 
     def long_desc(self) -> str:
         return (
-            "Let every answer in the archive (VAR_DIR/archive, or the files and folders that are named) pass the page "
-            "pipelines again, and publish its record anew: for attributes that were not there when it was fetched. "
-            "With --spider its parse is called instead, and its items go through item pipelines and into -o and -O. "
-            "With --check every row of pages is compared with the archive; the exit code is 1 if one is not well."
+            "Run the page pipelines on every response in the archive (VAR_DIR/archive, or the given files and folders) "
+            "and publish the records again, for attributes that were added later. "
+            "--spider calls its parse instead; its items go through the item pipelines and into -o and -O. "
+            "--check compares every row of pages with the archive; the exit code is 1 if one differs."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        parser.add_argument("--spider", metavar="NAME", help="give the answers to this spider's parse")
+        parser.add_argument("--spider", metavar="NAME", help="pass the responses to this spider's parse")
         parser.add_argument("--check", action="store_true", help="compare the tables' rows with the archive")
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -60,11 +60,9 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         assert self.settings is not None
         quieten(self.settings)
         if opts.check and opts.spider:
-            raise UsageError("--check goes without --spider", print_help=False)
+            raise UsageError("--check and --spider are both given; expected one of them", print_help=False)
         if not opts.spider and (opts.output or opts.overwrite_output or opts.spargs):
-            raise UsageError(
-                "-a, -o and -O are for a spider; expected --spider NAME beside them", print_help=False
-            )
+            raise UsageError("-a, -o and -O are for a spider; expected --spider NAME too", print_help=False)
         if opts.spider:
             self._spider(opts.spider).update_settings(self.settings)
             self.options = self.read_options()
@@ -121,13 +119,13 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
             print_json(figures)
             return
         out = sys.stderr if _goes_to_output(opts) else sys.stdout
-        told = ", ".join(
+        line = ", ".join(
             f"{value:,} {name}" for name, value in figures.items() if value or name == "captures"
         )
-        print(told, file=out)
+        print(line, file=out)
 
     def _files(self, args: list[str]) -> list[Path]:
-        """The finished files that are meant; those of dead processes are finished first."""
+        """Finishes files of ended processes first."""
         from crawler.archive import writer
 
         files: list[Path] = []
@@ -143,9 +141,7 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
         if absent:
             raise WrongCallError(f"no file {absent[0]}")
         if writing:
-            print(
-                f"lowtide: {writing} files are still being written, and are left for later", file=sys.stderr
-            )
+            print(f"lowtide: {writing} files are still being written and are skipped", file=sys.stderr)
         if not files and not writing:
             where = args[0] if args else self.options.archive_folder
             raise CommandError(f"no archive in {where}; expected the folder of a crawl, as in -s VAR_DIR=var")
@@ -179,7 +175,6 @@ class Command(LowtideCommand, BaseRunSpiderCommand):
 
 
 def _account(verdicts: Iterable[Verdict], opts: argparse.Namespace) -> int:
-    """Count, and name the first that are not well."""
     counts = {"ok": 0, "missing": 0, "damaged": 0}
     unwell: list[dict[str, str]] = []
     for verdict in verdicts:
@@ -196,7 +191,6 @@ def _account(verdicts: Iterable[Verdict], opts: argparse.Namespace) -> int:
 
 
 def _with_progress(verdicts: Iterable[Verdict], total: Any) -> Iterator[Verdict]:
-    """The same, shown in a terminal as they come."""
     if not sys.stderr.isatty():
         yield from verdicts
         return
@@ -207,5 +201,4 @@ def _with_progress(verdicts: Iterable[Verdict], total: Any) -> Iterator[Verdict]
 
 
 def _goes_to_output(opts: argparse.Namespace) -> bool:
-    """Whether the standard output is a feed's."""
     return "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]

@@ -1,4 +1,4 @@
-"""`scrapy fetch`: fetch one page the way the crawler does, and print it; outside of any crawl."""
+"""`scrapy fetch`, without the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scrapy listen`: takes status checks of other crawlers, sent as paper 002's packets."""
+"""`scrapy listen`: receives status packets of paper 002."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Command(LowtideCommand):
     takes_words = False
 
     def short_desc(self) -> str:
-        return "Take status checks of other crawlers, sent as packets over TCP"
+        return "Receive status checks of other crawlers, sent as packets over TCP"
 
     def long_desc(self) -> str:
         return (
-            "Take packets (paper 002's: length||crawler||code||status||time||...) at LISTEN_ADDRESS and LISTEN_PORT "
-            "until stopped, and put them into the results stream; they end in the table checks, what is no packet in "
-            "dead_letters. Where REDIS_URL is empty it uses the machine's own server and sees to a coordinator."
+            "Receive packets (of paper 002: length||crawler||code||status||time||...) on LISTEN_ADDRESS:LISTEN_PORT "
+            "until stopped and write them to the results stream. Coordinators store them in the table checks, and "
+            "invalid ones in dead_letters. If REDIS_URL is empty, it uses the bundled server and starts a coordinator."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -71,24 +71,24 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         try:
-            beside = Beside(as_given, self.options)
+            local = Beside(as_given, self.options)
         except OtherCrawlError as error:
             self.fail(str(error))
             return UNUSABLE
-        self.settings.set("REDIS_URL", beside.url, priority="cmdline")
-        with beside:
-            code = self._tell(asyncio.run(self._listen(beside)), as_json=opts.json)
-        if beside.trouble:
-            self.fail(beside.trouble)
+        self.settings.set("REDIS_URL", local.url, priority="cmdline")
+        with local:
+            code = self._tell(asyncio.run(self._listen(local)), as_json=opts.json)
+        if local.trouble:
+            self.fail(local.trouble)
             return UNUSABLE
         return code
 
-    async def _listen(self, beside: Beside | None) -> dict[str, Any]:
+    async def _listen(self, local: Beside | None) -> dict[str, Any]:
         from crawler.status import listener
 
         assert self.settings is not None
         stop = asyncio.Event()
-        watch = asyncio.create_task(beside.watch(stop)) if beside else None
+        watch = asyncio.create_task(local.watch(stop)) if local else None
         try:
             with told_to_end(partial(_end, stop)):
                 return await listener.listen(self.settings, self.options, stop)
@@ -114,8 +114,8 @@ class Command(LowtideCommand):
 
 
 def _end(stop: asyncio.Event) -> None:
-    """The first time well, a second time at once."""
+    """The second signal ends the process at once."""
     if stop.is_set():
-        logging.getLogger("listener").warning("told to end a second time: what was read is left")
+        logging.getLogger("listener").warning("second signal: ending at once, records not sent yet are lost")
         raise SystemExit(1)
     stop.set()

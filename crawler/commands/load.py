@@ -1,4 +1,4 @@
-"""`scrapy load`: how busy sites are at which hour, as a CSV file in and out."""
+"""`scrapy load`: loads of sites by the hour as CSV."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Command(LowtideCommand):
         return "import FILE | export [FILE] | forget SITE …"
 
     def short_desc(self) -> str:
-        return "Import loads of sites by the hour, export what is known, forget what was imported"
+        return "Import loads of sites by the hour, export all known ones, forget imported ones"
 
     def long_desc(self) -> str:
         return (
             "Loads are shares of a full line, 0 idle to 1 full, by the hour, UTC. import: a CSV file with the header "
-            "site,day,h00,…,h23 (day: all, weekday, weekend) or site,0,…,23; they stand for what is measured of these "
-            "sites, hour by hour wherever they are given. export: all that is known, in the same form. forget: go by "
-            "what is measured again. FILE may be -, and is standard output where export is given none."
+            "site,day,h00,…,h23 (day: all, weekday, weekend) or site,0,…,23. An imported hour replaces the measured "
+            "one. export: all known loads, in the same format. forget: use the measured loads again. FILE may be -; "
+            "the default of export is standard output."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ class Command(LowtideCommand):
         if not self.options.database_url:
             sync_folders(*make_folder(self.options.var))
         engine = open_database(self.options.database)
-        migrate(engine)  # loads may be known before the first crawl is
+        migrate(engine)  # Loads may be imported before the first crawl.
         many = load_store.import_profiles(engine, found.items())
         if as_json:
             print_json({"imported": many})

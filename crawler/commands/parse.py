@@ -1,4 +1,4 @@
-"""`scrapy parse`: fetch one page and show what a spider's callback makes of it; outside of any crawl."""
+"""`scrapy parse`, without the queue."""
 
 from __future__ import annotations
 

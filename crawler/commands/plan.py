@@ -1,4 +1,4 @@
-"""`scrapy plan`: plans the hours. Coordinators run it by themselves, as a process of its own."""
+"""`scrapy plan`: runs the recheck planner."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Command(LowtideCommand):
 
     def long_desc(self) -> str:
         return (
-            "Plan the hours until stopped. Every `scrapy coordinate` runs one beside it as soon as sites wait; of all "
-            "that run, one plans, and another takes over within seconds. Run by hand it may have a machine of its own."
+            "Plan the hours until stopped. Every `scrapy coordinate` runs a planner once sites wait. One planner is "
+            "active; another takes over within seconds if it ends. Start it by hand to give it its own machine."
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int:  # noqa: ARG002

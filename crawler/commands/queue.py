@@ -1,4 +1,4 @@
-"""`scrapy queue`: look at the site queue, repair or rebuild it from the tables, empty it, or talk to its server."""
+"""`scrapy queue`: show, repair, rebuild, reset; redis-cli."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Command(LowtideCommand):
         return "show | repair [--give-up SITE] | rebuild | reset --yes [--force] | cli [COMMAND …]"
 
     def short_desc(self) -> str:
-        return "Look at the site queue, repair or rebuild it from the tables, empty it, or talk to its server"
+        return "Show the site queue, repair or rebuild it from the tables, reset it, or open its redis-cli"
 
     def long_desc(self) -> str:
         return (
-            "show: how many sites wait, who works on what. repair: where queue and tables differ, as `scrapy report "
-            "ledger` says, let the next crawl fetch what is missing; also while agents work; what cannot be found "
-            "again stays missed until it is given up. rebuild: put the tables' "
-            "sites into a queue that was lost, with pauses, blocks and budgets; expects the SCOPE of the crawl, and "
-            "again the seeds that were not fetched yet. reset: remove every key of this crawl from Redis (the tables "
-            "stay), not while agents work on it. cli: a redis-cli on the crawl's server, the bundled one too."
+            "show: how many sites wait, and what each agent holds. repair: where queue and tables differ, as `scrapy "
+            "report ledger` shows, the next crawl fetches what is missing. It may run while agents work. What cannot "
+            "be found again stays missing until it is given up. rebuild: restore a lost queue from the tables, with "
+            "pauses, blocks and budgets. It needs the SCOPE of the crawl; add seeds that were not fetched yet again. "
+            "reset: delete every key of this crawl from Redis, if no agent works on it; the tables stay. "
+            "cli: a redis-cli on the crawl's server, also the bundled one."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -48,13 +48,13 @@ class Command(LowtideCommand):
             action="append",
             default=[],
             metavar="SITE",
-            help="repair: miss no more what SITE lost (all: what any site lost); nothing else is repaired",
+            help="repair: give up what SITE lost (all: what any site lost); nothing else is repaired",
         )
         parser.add_argument("--yes", action="store_true", help="reset: do it")
         parser.add_argument("--force", action="store_true", help="reset: also while agents work on it")
 
     def check_words(self, args: list[str]) -> None:
-        """What stands behind `cli` is the server's."""
+        """Arguments after `cli` belong to redis-cli."""
         if args[:1] != ["cli"]:
             super().check_words(args)
 
@@ -169,8 +169,8 @@ class Command(LowtideCommand):
             )
             if counts["held"]:
                 print(
-                    f"{counts['held']} of these are held by agents: what only their pages name of the lost sites is "
-                    "found by `scrapy crawl site --again`"
+                    f"{counts['held']} of these are held by agents: lost sites that only their pages link to "
+                    "are found by `scrapy crawl site --again`"
                 )
 
     async def _rebuild_now(self, engine: Engine) -> Rebuilt:
@@ -189,7 +189,7 @@ class Command(LowtideCommand):
 
         assert self.settings is not None
         async with sites.the_queue(self.settings, self.options) as queue:
-            # Forced, nothing is asked that may be broken.
+            # With --force, skip the reads that a broken key would make fail.
             working = [] if force else await self._at_work(queue)
             if working:
                 raise CommandError(
@@ -199,7 +199,7 @@ class Command(LowtideCommand):
             return await queue.reset(gives_up=True)
 
     async def _at_work(self, queue: SiteQueue) -> list[str]:
-        """Names of the agents at work; CommandError where they cannot be read."""
+        """Raises CommandError if the agents cannot be read."""
         from redis.exceptions import ResponseError
 
         from crawler.queue import connection
@@ -209,7 +209,7 @@ class Command(LowtideCommand):
         except ResponseError as error:
             if not connection.is_of_wrong_kind(error):
                 raise
-            # What is said of such a key elsewhere is to reset the queue, which leads back here.
+            # The usual advice for a key of the wrong type is to reset the queue, which is this command.
             raise CommandError(
                 f"whether agents work on this crawl is unknown: {error}; expected --yes --force, once they have ended"
             ) from None
@@ -222,7 +222,6 @@ class Command(LowtideCommand):
 
 
 async def _named(queue: SiteQueue, given: list[str]) -> set[str]:
-    """The sites that are meant by these words."""
     from crawler.admin import sites
 
     if "all" in given:

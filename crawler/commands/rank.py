@@ -1,4 +1,4 @@
-"""`scrapy rank`: ranks of the pages that convert wrote, as a folder and in the tables."""
+"""`scrapy rank`: ranks a `convert` run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from crawler.store.ranks import Progress
     from rankers.job import Job
 
-# Whoever names a run names a folder below VAR_DIR/convert and nothing else.
+# A run's name is one folder name below VAR_DIR/convert.
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# The run's tables that tell what is ranked, each page and site by its hash.
+# The run's tables of pages and sites; each row has its hash.
 _PAGES, _SITES = "pages-*.parquet", "sites.parquet"
 
 
@@ -39,7 +39,7 @@ class Command(LowtideCommand):
         return (
             "Rank the pages of VAR_DIR/convert/RUN by the links between them. Ranks of pages, sites, domains and "
             "communities are written to the folder ranks/MODE-BLOCK there, and those of pages and sites to the tables "
-            "ranks and site_ranks, where they take the place of the last ranking at one blow. `python -m rankers "
+            "ranks and site_ranks, where they replace the last ranking in one transaction. `python -m rankers "
             "FOLDER` does the same without tables."
         )
 
@@ -75,7 +75,7 @@ class Command(LowtideCommand):
         engine = self.tables()
         migrate(engine)
         try:
-            # Before the work, which may take long and would be for nothing.
+            # Check the files before the ranking, which may take hours.
             of_pages, of_sites = _whole_files(self.job.folder, _PAGES), _whole_files(self.job.folder, _SITES)
             figures = job.run(self.job, job.shown())
             job.end_shown()
@@ -83,7 +83,7 @@ class Command(LowtideCommand):
         except job.errors() as error:
             raise CommandError(job.told(error)) from None
         except KeyboardInterrupt:
-            raise CommandError("stopped; the ranks of before are in force") from None
+            raise CommandError("stopped; the previous ranking stays in force") from None
         finally:
             job.end_shown()
         if opts.json:
@@ -92,21 +92,21 @@ class Command(LowtideCommand):
             print(f"{job.text(figures)}\nin force as ranking {figures['ranking']}")
 
     def _job(self, opts: argparse.Namespace) -> Job | None:
-        """None: there is no run to rank."""
+        """None if there is no run to rank."""
         from rankers import job
         from rankers.folder import newest
 
         below = self.options.var / "convert"
         folder = below / opts.run if opts.run else newest(below)
         try:
-            wanted = job.job_of(opts, folder or below)
+            found = job.job_of(opts, folder or below)
         except ValueError as error:
             raise UsageError(job.told(error), print_help=False) from None
-        return wanted if folder else None
+        return found if folder else None
 
 
 def _whole_files(folder: Path, name: str) -> list[Path]:
-    """The files of this name that the folder's manifest tells of, in the order of ids, each as it was written."""
+    """In the order of ids. Raises FolderError if the manifest names none or one is damaged."""
     from rankers.folder import FolderError, check, read_manifest
 
     names = sorted(fnmatch.filter(read_manifest(folder)["files"], name))
@@ -121,7 +121,7 @@ def _whole_files(folder: Path, name: str) -> list[Path]:
 def _store(
     engine: Engine, job: Job, of_pages: list[Path], of_sites: list[Path], progress: Progress | None
 ) -> int:
-    """Puts the folder's ranks into the tables; the number of the ranking."""
+    """Stores the ranks in the tables. Returns the ranking's number."""
     from crawler.store.ranks import Ranked, replace
     from rankers.results import FILES, PAGES
 
@@ -149,7 +149,7 @@ def _store(
 
 
 def _columns(files: list[Path], *columns: str) -> dict[str, Any]:
-    """Columns of Parquet files, as arrays in the order of ids."""
+    """In the order of ids."""
     import pyarrow.parquet as pq
 
     table = pq.ParquetDataset(files).read(columns=list(columns))
@@ -157,12 +157,12 @@ def _columns(files: list[Path], *columns: str) -> dict[str, Any]:
 
 
 def _shown() -> Progress | None:
-    """Rows as they are written, in a line of a terminal that is written over; None: there is no terminal."""
+    """None without a terminal."""
     if not sys.stderr.isatty():
         return None
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         sys.stderr.write(f"\r\x1b[2Kinto the tables: {done:,} of {total:,} rows")
         sys.stderr.flush()
 
-    return tell
+    return show

@@ -1,4 +1,4 @@
-"""`scrapy report`: what the tables say."""
+"""`scrapy report`: reports from the tables."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Command(LowtideCommand):
     def short_desc(self) -> str:
         from crawler import reports
 
-        return "Show what the tables say: " + ", ".join(reports.names())
+        return "Show reports from the tables: " + ", ".join(reports.names())
 
     def long_desc(self) -> str:
         return (
-            "Show what the tables say, `summary` where no report is named. --html writes one file with the pictures of "
-            "all reports, or of those that are named: it needs nothing else and can be sent to somebody. Exit code 1 "
-            "where a report judges the crawl as bad, as `ledger` does if a URL is missing."
+            "Show reports from the tables; `summary` by default. --html writes the pictures of all reports, or of the "
+            "named ones, into one self-contained file. Exit code 1 if a report finds an error, as `ledger` does if a "
+            "URL is missing."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ class Command(LowtideCommand):
         parser.add_argument("--json", action="store_true", help="print the figures as JSON")
         parser.add_argument("--csv", action="store_true", help="print one report as a table for spreadsheets")
         parser.add_argument(
-            "--url", default="", help="tell of this page alone (`freshness`: why it is asked when it is)"
+            "--url", default="", help="show this page only (`freshness`: when it is fetched, and why)"
         )
         parser.add_argument("--html", metavar="FILE", help="write a page with figures and pictures")
 
@@ -51,7 +51,7 @@ class Command(LowtideCommand):
         names = args or (known if opts.html else ["summary"])
         self._check(names, known, opts)
         if opts.url and names != ["freshness"]:
-            raise UsageError("--url is for the report `freshness` alone", print_help=False)
+            raise UsageError("--url is given; expected the report `freshness` only", print_help=False)
         crawl = self._crawl()._replace(url=opts.url)
         found = [(report, report.figures(crawl)) for report in map(reports.Report, names)]
         if opts.html:
@@ -100,7 +100,7 @@ class Command(LowtideCommand):
 
 
 def _pictures(report: Report, figures: Any) -> list[Picture]:
-    """None, and a line that says so, where an extra that draws them is not installed: the page is good without."""
+    """Returns none and prints a line if the extra that draws them is not installed."""
     try:
         return report.pictures(figures)
     except ImportError as error:
@@ -121,5 +121,5 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 
 
 def _tame(value: Any) -> Any:
-    """A spreadsheet runs what begins like a formula: a stranger's title that does is quoted."""
+    """Quotes text that a spreadsheet would run as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,4 +1,4 @@
-"""`scrapy runspider`: run an agent with the spider of a file that is no part of the project."""
+"""`scrapy runspider`: an agent with a spider from a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Command(stock.Command):
         return self._running
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """As Scrapy's; the exit code tells how the crawl ended."""
+        """Sets the exit code by how the crawl ended."""
         assert self.crawler_process is not None
         engine.end_in_order(self.crawler_process)
         super().run(args, opts)

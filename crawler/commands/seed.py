@@ -24,15 +24,15 @@ class Command(LowtideCommand):
 
     def long_desc(self) -> str:
         return (
-            "Add seeds from files, standard input (-) or the command line, or those that another crawler left in a "
-            "list, set or sorted set of Redis. Of a site that is known, pages that are new are fetched."
+            "Add seeds from files, standard input (-), the command line, or a list, set or sorted set that another "
+            "crawler keeps in Redis. On a known site, only new pages are fetched."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        parser.add_argument("--again", action="store_true", help="walk finished sites anew")
+        parser.add_argument("--again", action="store_true", help="crawl finished sites again")
         parser.add_argument(
-            "--take-over", metavar="KEY", help="a key of plain URLs; each leaves it once it is queued"
+            "--take-over", metavar="KEY", help="a Redis key with URLs; each URL is removed once it is queued"
         )
         parser.add_argument(
             "--from",
@@ -61,7 +61,7 @@ class Command(LowtideCommand):
         return self._tell(added, as_json=opts.json)
 
     def _check(self, sources: list[str]) -> None:
-        """All of them can be read, before the first is added."""
+        """Raises WrongCallError before any seed is added."""
         from crawler.urls import seeds
 
         assert self.settings is not None
@@ -126,5 +126,5 @@ class Command(LowtideCommand):
             print(", ".join(words))
         if added.new + added.known + added.again:
             return 0
-        # Lines that are no seeds, and those of which nothing may be fetched: the call has to be another one.
+        # Lines that are no seeds, and seeds that may not be fetched, are errors of the call.
         return 1 if added.refused or not sum(added) else WrongCallError.code

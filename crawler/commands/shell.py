@@ -1,4 +1,4 @@
-"""`scrapy shell`: try selectors on a page, at a prompt; outside of any crawl."""
+"""`scrapy shell`, without the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crawler.command import quieten, without_queue
 if TYPE_CHECKING:
     import argparse
 
-# How long the loop may take to stop once the shell is left.
+# Limit for stopping the loop after the shell ends.
 STOP_SECONDS = 5.0
 
 
@@ -37,7 +37,7 @@ class Command(stock.Command):
         self._thread.start()
 
     def _stop(self) -> None:
-        """End the loop's thread: one in forty interpreters crashed that ended while it ran."""
+        """Python crashed in 1 of 40 exits while the loop's thread was running."""
         from twisted.internet import reactor
 
         reactor.callFromThread(reactor.stop)  # type: ignore[misc]

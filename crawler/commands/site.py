@@ -1,4 +1,4 @@
-"""`scrapy site`: look at single sites and give them orders."""
+"""`scrapy site`: show sites, send commands to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("pause", "resume", "block")
 DONE = {"pause": "paused", "resume": "resumed", "block": "blocked"}
-# As `scrapy queue show` calls them.
+# Names of the states in `scrapy queue show`.
 STATE_NAMES = ("waiting", "suspended", "leased", "later", "paused", "finished", "alias", "blocked")
 
 
@@ -35,10 +35,10 @@ class Command(LowtideCommand):
 
     def long_desc(self) -> str:
         return (
-            "Look at sites and give them orders. SITE is a URL or a host. A running crawl obeys within a third of "
-            "LEASE_SECONDS: pause keeps what is left of a site, block drops it, forget removes its pages too, resume "
-            "takes pause and block back and lets a site that rests go on now, budget gives it a limit of pages of its "
-            "own (0: none; default: MAX_PAGES_PER_SITE again)."
+            "Show sites and send commands to them. SITE is a URL or a host. Commands take effect within "
+            "LEASE_SECONDS / 3. pause keeps the site's queue, block drops it, forget also deletes its pages. resume "
+            "undoes pause and block and ends a back-off. budget sets the site's page limit (0: no limit; default: "
+            "MAX_PAGES_PER_SITE)."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -52,8 +52,8 @@ class Command(LowtideCommand):
         parser.add_argument(
             "--most", type=int, default=50, metavar="N", help="list: at most N (default 50; 0 all)"
         )
-        parser.add_argument("--reason", default="", help="pause, block: why; shown by `site show`")
-        parser.add_argument("--json", action="store_true", help="print what is shown or done as JSON")
+        parser.add_argument("--reason", default="", help="pause, block: the reason; shown by `site show`")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:
         from crawler.local.local import joined, names_tables
@@ -91,7 +91,7 @@ class Command(LowtideCommand):
             elif word == "budget":
                 await self._budget(queue, *names, as_json=opts.json)
             else:
-                # All of them are known, or nothing is done.
+                # Check all names before changing any site.
                 sites = [(await operating.known_site(queue, name)).site for name in names]
                 if word == "show":
                     await self._show(queue, sites, opts)
@@ -104,7 +104,7 @@ class Command(LowtideCommand):
         from crawler.admin import sites as operating
 
         if not self._has_tables:
-            print("DATABASE_URL is empty: what the tables say is left out", file=sys.stderr)
+            print("DATABASE_URL is empty: figures of the tables are left out", file=sys.stderr)
         engine = operating.the_tables(self.options) if self._has_tables else None
         found = [await operating.show_site(queue, site, engine) for site in sites]
         if opts.json:
@@ -118,7 +118,7 @@ class Command(LowtideCommand):
     async def _order(self, queue: SiteQueue, sites: list[str], word: str, opts: argparse.Namespace) -> None:
         from crawler.admin import sites as operating
 
-        told = []
+        results = []
         for site in sites:
             _, before = await operating.order_site(queue, site, word, opts.reason)  # type: ignore[arg-type]
             done = DONE[word]
@@ -126,29 +126,31 @@ class Command(LowtideCommand):
             if word == "resume" and record is not None and record.state == "later" and not record.agent:
                 await queue.plan_work(site, "site", int(time.time() * 1000))
                 done += ", due now"
-            told.append({"site": site, "done": done, "before": before})
+            results.append({"site": site, "done": done, "before": before})
             if not opts.json:
                 print(f"{site}: {done}; it was {before}")
         if opts.json:
-            print_json(told)
+            print_json(results)
 
     async def _forget(self, queue: SiteQueue, sites: list[str], *, as_json: bool) -> None:
         from crawler.admin import sites as operating
 
         engine = operating.the_tables(self.options) if self._has_tables else None
-        told = []
+        results = []
         for site in sites:
-            _, gone = await operating.forget_site(queue, site, engine)
+            _, deleted = await operating.forget_site(queue, site, engine)
             pages = (
-                f", and {gone} pages with it"
+                f", and {deleted} pages with it"
                 if self._has_tables
                 else "; DATABASE_URL is empty, so its pages go when a coordinator has stored the order"
             )
-            told.append({"site": site, "done": "forgotten", "pages": gone if self._has_tables else None})
+            results.append(
+                {"site": site, "done": "forgotten", "pages": deleted if self._has_tables else None}
+            )
             if not as_json:
                 print(f"{site} is forgotten{pages}")
         if as_json:
-            print_json(told)
+            print_json(results)
 
     async def _list(self, queue: SiteQueue, opts: argparse.Namespace) -> None:
         from crawler.admin import sites as operating
@@ -166,7 +168,7 @@ class Command(LowtideCommand):
             figures = f"{record.done}/{record.known}" if record.known else "-"
             state = "leased" if record.agent else record.state
             if record.site in aliases:
-                marks += f" is {aliases[record.site]}; {record.known - record.done} URLs not asked"
+                marks += f" is {aliases[record.site]}; {record.known - record.done} URLs not fetched"
             print(f"{state:<10} {record.address or '-':<16} {figures:>11} {record.site}{marks}{holder}")
 
     @staticmethod
@@ -178,8 +180,8 @@ class Command(LowtideCommand):
         if as_json:
             print_json({"site": site, "budget": pages})
             return
-        told = "MAX_PAGES_PER_SITE again" if pages is None else f"{pages} pages" if pages else "no limit"
-        print(f"{site}: {told}, from its next lease on")
+        limit = "MAX_PAGES_PER_SITE again" if pages is None else f"{pages} pages" if pages else "no limit"
+        print(f"{site}: {limit}, from its next lease on")
 
     @staticmethod
     def _print(figures: dict[str, Any]) -> None:

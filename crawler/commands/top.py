@@ -1,4 +1,4 @@
-"""`scrapy top`: how a crawl goes, in a terminal."""
+"""`scrapy top`: progress in a terminal."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Command(LowtideCommand):
     takes_words = False
 
     def short_desc(self) -> str:
-        return "Show how the crawl goes: sites, pages, pace, errors, who works on what"
+        return "Show progress of the crawl: sites, pages, pace, errors, agents"
 
     def long_desc(self) -> str:
         return (
-            "Show how the crawl goes until Ctrl-C: sites and pages done and left, pages a second, errors, what waits "
-            "for the tables, who works on what and what comes next. Without a terminal nothing is shown, unless --once "
-            "or --json ask for one look. Where DATABASE_URL is empty on a machine of a cluster, the tables' part is "
-            "left out."
+            "Show progress until Ctrl-C: sites and pages done and left, pages per second, errors, records to store, "
+            "agents and the sites they crawl, and the next sites. Without a terminal nothing is shown, except with "
+            "--once or --json. If DATABASE_URL is empty on a machine of a cluster, the figures of the tables are left "
+            "out."
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         parser.add_argument("--once", action="store_true", help="show it once and end")
-        parser.add_argument("--json", action="store_true", help="print the figures of one look as JSON")
+        parser.add_argument("--json", action="store_true", help="print the figures once as JSON")
         parser.add_argument(
-            "--every", type=float, default=2.0, metavar="SECONDS", help="pause between two looks"
+            "--every", type=float, default=2.0, metavar="SECONDS", help="pause between two updates"
         )
 
     def work(self, args: list[str], opts: argparse.Namespace) -> None:  # noqa: ARG002
@@ -54,7 +54,7 @@ class Command(LowtideCommand):
             asyncio.run(self._show(opts))
 
     def _refuse_nothing(self) -> None:
-        """Where no crawl ever was, none is begun by looking."""
+        """Raises CommandError if there is no crawl."""
         from crawler.queue import connection
 
         assert self.settings is not None
@@ -101,7 +101,7 @@ class Command(LowtideCommand):
 
 
 def _plain(seen: Seen) -> dict[str, Any]:
-    """For programs; what could not be asked is null, and why stands beside it."""
+    """What could not be read is null; its `_trouble` key has the reason."""
     queue, progress = seen.queue, seen.progress
     return {
         "at": seen.at_ms,

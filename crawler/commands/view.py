@@ -1,4 +1,4 @@
-"""`scrapy view`: fetch one page the way the crawler does, and show it in a browser; outside of any crawl."""
+"""`scrapy view`, without the queue."""
 
 from __future__ import annotations
 
