@@ -1,1 +1,1 @@
-"""Lowtide's crawler: from seeds to tables. docs/architecture.md follows one site and one page through it."""
+"""The crawler, from seeds to tables. See docs/architecture.md."""

@@ -1,6 +1,6 @@
-"""What every command of ours shares: settings checked before anything happens, and errors in one line.
+"""Base of all commands: checked settings, one-line errors.
 
-Exit codes: 0 done; 1 it did not work (the last line says what and what to do); 2 the call was wrong.
+Exit codes: 0 done; 1 failed; 2 wrong call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 start.look_rarely()
 
-# What these libraries say at INFO at every start is of use to nobody who did not ask.
+# Libraries that log at INFO at every start.
 _CHATTER = (
     "scrapy.crawler",
     "scrapy.middleware",
@@ -41,45 +41,45 @@ _CHATTER = (
     "scrapy.utils.log",
     "alembic",
     "scrapy.extensions.logstats",
-    # Says at every start that no Referer is sent, which is meant.
+    # Logs at every start that no Referer is sent, which is intended.
     "scrapy.downloadermiddlewares.redirect",
 )
 
 
 class CommandError(Exception):
-    """The command did not work; its text is the last line that the person reads."""
+    """The text is the last line of output."""
 
     code = 1
 
 
 class WrongCallError(CommandError):
-    """What was named is not there, or nothing was: the call has to be another one."""
+    """A named object does not exist, or none was named."""
 
     code = 2
 
 
 class LastingError(CommandError):
-    """It would not work the next time either."""
+    """A failure that a restart does not fix."""
 
     code = 3
 
 
 def checked(settings: BaseSettings) -> Options:
-    """The options of these settings; UsageError (exit code 2) for an unknown name or a wrong value."""
+    """Raises UsageError (exit code 2) for an unknown name or wrong value."""
     try:
         return our_options.read_checked(settings)
     except our_options.OptionError as error:
         raise UsageError(str(error), print_help=False) from None
 
 
-# As an option is written; `-` is standard input, and -1 a number.
+# An option's form; `-` is standard input, and -1 a number.
 _OPTION = re.compile(r"--?[A-Za-z]")
 
 
 def refuse_unknown(parser: argparse.ArgumentParser, args: list[str]) -> None:
-    """UsageError for the first word that looks like an option: Scrapy hands over as words those that it does not know.
+    """Raises UsageError for an unknown option, which Scrapy passes on as an argument.
 
-    What stands behind `--` is taken as it is; that is taken out.
+    Removes `--`; arguments after it are not checked.
     """
     for word in args:
         if word == "--":
@@ -93,7 +93,7 @@ def refuse_unknown(parser: argparse.ArgumentParser, args: list[str]) -> None:
 
 
 def quieten(settings: BaseSettings) -> None:
-    """Keep libraries' chatter out of the log, unless LOG_LEVEL is DEBUG, and strangers' words from forging it."""
+    """Drop libraries' INFO logs, unless LOG_LEVEL is DEBUG; make records printable."""
     guard_log()
     if settings["LOG_LEVEL"] != "DEBUG":
         # A filter, since configuring the log resets levels.
@@ -102,7 +102,7 @@ def quieten(settings: BaseSettings) -> None:
 
 
 def without_queue(settings: BaseSettings) -> None:
-    """For commands that fetch a page by hand: Scrapy's own scheduler, no server, no coordinator; our downloads."""
+    """Scrapy's scheduler, no server, no coordinator; the crawler's downloads."""
     settings.set("SCHEDULER", "scrapy.core.scheduler.Scheduler", priority="cmdline")
     for name, more in (
         ("EXTENSIONS_BASE", {"crawler.local.local.LocalServer": None}),
@@ -112,18 +112,17 @@ def without_queue(settings: BaseSettings) -> None:
 
 
 class Refusals:
-    """A downloader middleware that says why a page is not fetched; Scrapy keeps silent about IgnoreRequest."""
+    """Logs why a page is not fetched; Scrapy drops IgnoreRequest silently."""
 
     def process_exception(self, request: Request, exception: Exception) -> None:
-        """Tell it; the exception goes its way."""
+        """Log the reason; the exception propagates."""
         if isinstance(exception, IgnoreRequest):
             reason = str(exception) or f"{request.url}: {type(exception).__name__}"
             logging.getLogger("lowtide").error("%s", reason)
 
 
-# How a crawl that went wrong may end: what a supervisor starts again (1), the call's fault (2), what would fail again
-# in the same way (3). Any other reason is an end that somebody wanted: all is done, a signal, a limit (CLOSESPIDER_…),
-# the spider's own CloseSpider.
+# Finish reasons of failed crawls: a supervisor restarts (1), wrong call (2), would fail again (3). All other
+# reasons are intended: finished, a signal, a limit (CLOSESPIDER_…), the spider's CloseSpider.
 _CODES = {
     "agent_failed": 1,
     "memusage_exceeded": 1,
@@ -142,9 +141,9 @@ _CODES = {
 
 
 def exit_code_of(crawler: Crawler) -> int:
-    """The exit code for a crawl that is over; 1 for one that never began, unless it was told to end before it could.
+    """The exit code of an ended crawl. Never raises.
 
-    Never an exception, whatever became of the crawl.
+    1 if it never began, unless a signal ended it before.
     """
     reason = crawler.stats.get_value("finish_reason") if crawler._stats else None
     if reason is None:
@@ -153,31 +152,31 @@ def exit_code_of(crawler: Crawler) -> int:
 
 
 def _ended_in_time(crawler: Crawler) -> bool:
-    """Whether a signal came before anything was asked for: Scrapy then ends the process and closes no spider."""
+    """Whether a signal came before the first request: Scrapy then closes no spider."""
     engine = crawler._engine
-    if engine is None or engine._slot is None:  # a component refused, so that the spider could not be opened
+    if engine is None or engine._slot is None:  # a component raised, so the spider was not opened
         return False
     return not (engine.running or engine._stopping or crawler.crawling)
 
 
 @contextmanager
 def until_nobody_reads() -> Iterator[None]:
-    """Ends the block where its output goes into a pipe whose reader has seen enough, as `| head`: no error."""
+    """Ends the block without an error when its output's reader closes the pipe, as `| head`."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still in the buffer goes nowhere, or Python would complain as it ends.
+        # Discard the buffer, or Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(figures: Any) -> None:
-    """Figures for scripts: one JSON document on standard output."""
+    """Print one JSON document for scripts."""
     print(json.dumps(figures, indent=2, default=str))
 
 
 def _foreseen() -> tuple[type[Exception], ...]:
-    """Errors whose text is meant for the person. Asked for only when there is one: the imports take time."""
+    """Errors whose text is for the user. The imports take time."""
     from crawler.admin.sites import OperationError
     from crawler.local.server import ServerError
     from crawler.queue.connection import ServerAwayError
@@ -195,7 +194,7 @@ def _foreseen() -> tuple[type[Exception], ...]:
 
 
 def _code_of(error: Exception) -> int:
-    """A driver that is not installed is a wrong use: another try would end in the same way."""
+    """2 for a missing driver, otherwise 1."""
     from crawler.store.database import MissingDriverError
 
     if isinstance(error, CommandError):
@@ -204,41 +203,41 @@ def _code_of(error: Exception) -> int:
 
 
 class LowtideCommand(ScrapyCommand):
-    """A command of this project; `work` does it and raises CommandError where it cannot be done."""
+    """`work` runs the command and raises CommandError on failure."""
 
     requires_project = True
     requires_crawler_process = False
-    # Whether it calls a user's spiders and pipelines.
+    # Whether it runs users' spiders and pipelines.
     runs_spiders = False
-    # Whether words stand behind it; otherwise options alone.
+    # Whether it accepts arguments besides options.
     takes_words = True
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Those of all commands; a command adds its own."""
+        """Options of all commands; a subclass adds its own."""
         super().add_options(parser)
         self._parser = parser
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Take over the command line's settings and check them all."""
+        """Apply and check the settings of the command line."""
         self.check_words(args)
         super().process_options(args, opts)
         assert self.settings is not None
         self.options = self.read_options()
 
     def check_words(self, args: list[str]) -> None:
-        """UsageError for an option that the command does not know, or for words where it takes none."""
+        """Raises UsageError for unknown options and arguments."""
         refuse_unknown(self._parser, args)
         if args and not self.takes_words:
             name = type(self).__module__.rpartition(".")[2]
-            raise UsageError(f"{name} takes no {args[0]!r}; expected options alone", print_help=False)
+            raise UsageError(f"{name} takes no {args[0]!r}; expected options only", print_help=False)
 
     def read_options(self) -> Options:
-        """The options, checked; again after a command changed a setting."""
+        """The checked options; call again after changing a setting."""
         assert self.settings is not None
         return checked(self.settings)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do the work; a foreseen error becomes one line and exit code 1; a setting's or a missing extra's 2."""
+        """Runs `work`. A known error is one line and exit code 1 or 2."""
         if not self.runs_spiders:
             start.end_quickly()
         try:
@@ -257,11 +256,11 @@ class LowtideCommand(ScrapyCommand):
             self.fail(str(error), _code_of(error))
 
     def work(self, args: list[str], opts: argparse.Namespace) -> int | None:
-        """The command itself; an exit code, or None for 0."""
+        """The command; returns its exit code, None for 0."""
         raise NotImplementedError
 
     def tables(self) -> Engine:
-        """The tables of this crawl; CommandError where there are none yet, OptionError where they were not named."""
+        """Raises CommandError if they do not exist, OptionError if they are not named."""
         from crawler.admin import sites
         from crawler.local.local import require_tables
         from crawler.store.database import told
@@ -272,13 +271,13 @@ class LowtideCommand(ScrapyCommand):
         if engine is None:
             where = told(self.options.database)
             raise CommandError(
-                f"no tables in DATABASE_URL {where} yet: a coordinator makes them (scrapy coordinate)"
+                f"no tables in DATABASE_URL {where} yet: a coordinator creates them (scrapy coordinate)"
                 if self.options.database_url
                 else f"nothing was crawled yet: no tables in {where}"
             )
         return engine
 
     def fail(self, message: str, code: int = 1) -> None:
-        """Say what went wrong, and end with this exit code."""
+        """Print the error and set the exit code."""
         print(f"lowtide: {printable_lines(message)}", file=sys.stderr)
         self.exitcode = code

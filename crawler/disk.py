@@ -1,6 +1,6 @@
-"""Names in folders, brought to the disk: a file's own fsync promises its content, not that it is found again.
+"""Syncs file names to disk; a file's fsync covers its content only.
 
-All raise OSError where the disk does.
+Raises OSError.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pathlib import Path
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
-    """Make the folder, and those above it that are missing; the folders that have a new name now, to be synced."""
+    """Makes the folder and its parents. Returns the folders to sync."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
     return [path.parent for path in missing]
 
 
 def sync_folders(*folders: Path) -> None:
-    """A power cut takes back no name that was made or changed in these folders before."""
+    """After it names in these folders survive a power cut."""
     for folder in dict.fromkeys(folders):
         _sync(folder)
 
 
 def sync_files(paths: Iterable[Path]) -> None:
-    """A power cut takes back nothing that any process has written to these files; one that is gone is left out."""
+    """Syncs contents, by whichever process written. Missing files are skipped."""
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -42,7 +42,7 @@ def _sync(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system without fsync for folders keeps their names by itself
+        if error.errno != errno.EINVAL:  # a file system without fsync for folders keeps names by itself
             raise
     finally:
         os.close(descriptor)

@@ -1,9 +1,6 @@
-"""The few private things of Scrapy's engine that we lean on, in one place, checked at start.
+"""Private parts of Scrapy's engine that the crawler needs, checked at start for Scrapy 2.19.
 
-Scrapy has no public way to wake an engine whose scheduler holds requests back until they are due, to know when all
-that a callback gave is processed, or whether a spider's `start` is over; and closing a spider before its engine runs
-is lost, as is a signal that comes while it opens. All were read in Scrapy 2.19; `check` fails loudly where they are
-gone.
+For waking an idle engine, requests in progress, the end of `start`, and closing before the engine runs.
 """
 
 from __future__ import annotations
@@ -16,12 +13,12 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler, CrawlerProcessBase
     from scrapy.http import Response
 
-# What a crawl that is told to end may still take to begin; longer only where what it needs is away.
+# Limit for a stopped crawl to finish its start, without waiting for a missing service.
 BEGIN_SECONDS = 3.0
 
 
 def check(crawler: Crawler) -> None:
-    """RuntimeError where this Scrapy is not as we know it."""
+    """Raises RuntimeError if this Scrapy lacks one of them."""
     slot = getattr(crawler.engine, "_slot", None)
     for holder, name in ((slot, "nextcall"), (slot, "inprogress"), (crawler.engine, "_start")):
         if not hasattr(holder, name):
@@ -29,48 +26,47 @@ def check(crawler: Crawler) -> None:
 
 
 def wake(crawler: Crawler) -> None:
-    """Let the engine ask for the next request now; harmless before it runs and after it ended."""
+    """Fetch the next request now; does nothing unless the engine runs."""
     engine = crawler._engine
     if engine is not None and engine._slot is not None and engine._slot.closing is None:
         engine._slot.nextcall.schedule()
 
 
 def in_progress(crawler: Crawler) -> set[Request]:
-    """The requests of which anything is still under way: the download, the callback, what it gave."""
+    """Requests whose download, callback or output is in progress."""
     engine = crawler._engine
     return set() if engine is None or engine._slot is None else engine._slot.inprogress
 
 
 def starting(crawler: Crawler) -> bool:
-    """Whether the spider's `start` may still give requests."""
+    """Whether the spider's `start` may still yield requests."""
     engine = crawler._engine
     return engine is None or engine._start is not None
 
 
 def closing(crawler: Crawler) -> bool:
-    """Whether the spider is being closed: the engine waits for what is under way, and nothing more should be begun."""
+    """Whether the spider is closing: no new work may begin."""
     engine = crawler._engine
     return engine is None or engine._slot is None or engine._slot.closing is not None
 
 
 async def download(crawler: Crawler, request: Request) -> Response:
-    """Fetch past the scheduler, through all downloader middlewares; raises what they and the handler raise."""
+    """Fetch through all downloader middlewares, without the scheduler."""
     response: Response = await crawler.engine.download_async(request)
     return response
 
 
 async def close(crawler: Crawler, reason: str) -> None:
-    """End the crawl with this reason, also when the engine has not begun to run yet."""
+    """Close the crawl, also before the engine runs."""
     while not crawler.engine.running:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.01)
     await crawler.engine.close_spider_async(reason=reason)
 
 
 def end_in_order(process: CrawlerProcessBase) -> None:
-    """Crawls that are told to end while they begin, begin first, within BEGIN_SECONDS, and are closed then.
+    """A crawl stopped during its start begins, within BEGIN_SECONDS, and is then closed.
 
-    Scrapy would end the event loop under them: what they joined would not be left, and the exit code be an error's.
-    Only where the process is Scrapy's own for asyncio.
+    Scrapy would stop the event loop, with an error's exit code. Only for its asyncio process.
     """
     from scrapy.crawler import AsyncCrawlerProcess
 

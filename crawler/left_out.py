@@ -1,11 +1,7 @@
-"""What a crawl knows of and leaves out because of a bound: how many URLs, by reason, and which setting to change.
+"""Counts the URLs that a limit excludes, by reason and setting.
 
-Each URL counts once. A reason keeps hashes of its URLs: of all of them up to MOST_HASHES, then of those below a limit
-that is halved whenever there are too many (adaptive sampling). So memory is bounded whatever a site has; a count above
-MOST_HASHES is an estimate, some 4 % off, and is shown with "about". A URL that is found within the bounds later is
-taken out again. `packed` goes into a checkpoint or a table, `unpacked` gives it back.
-
-Pure. Raises ValueError for bytes that are nothing of this.
+Each URL counts once. Above MOST_HASHES a count is an estimate by adaptive sampling, some 4 % off, shown with
+"about". `unpacked` raises ValueError for bytes that `packed` did not write. Pure.
 """
 
 from __future__ import annotations
@@ -16,17 +12,17 @@ from typing import Annotated, Final, Literal, NamedTuple, cast
 import msgspec
 from isal import isal_zlib
 
-# Why a URL is left out. What is out of scope, or forbidden by robots.txt, is not asked for either, but not by a bound.
+# Why a URL is excluded. URLs out of scope or forbidden by robots.txt do not count: no limit excludes them.
 Reason = Literal[
     "pages", "depth", "links", "bytes", "markup", "size", "family", "copy", "length", "memory", "alias"
 ]
 
 
 class Bound(NamedTuple):
-    """A reason in words."""
+    """The setting and the text of a reason."""
 
-    setting: str  # that would have to be changed; empty: there is none
-    words: str  # behind the number of URLs
+    setting: str  # the setting to change; empty: none
+    words: str  # follows the number of URLs
 
 
 BOUNDS: Final[dict[Reason, Bound]] = {
@@ -42,20 +38,20 @@ BOUNDS: Final[dict[Reason, Bound]] = {
     "memory": Bound("MAX_PAGES_PER_SITE", "pages not remembered by MAX_PAGES_PER_SITE"),
     "alias": Bound("FIND_ALIASES", "pages as another site's by FIND_ALIASES"),
 }
-# Hashes of one reason that are kept: 100 kB in memory, 4 kB packed.
+# Hashes kept per reason: 100 kB in memory, 4 kB packed.
 MOST_HASHES: Final = 1_024
 _BITS = 32
 _ALL = 1 << _BITS
-# Spreads CRCs evenly: those of URLs that are alike lie in patterns.
+# Spreads CRCs evenly: those of similar URLs form patterns.
 _SPREAD = 0x9E3779B1
 
 _Halvings = Annotated[int, msgspec.Meta(ge=0, le=_BITS)]
-# A reason, how often its limit was halved, and hashes; without a reason: hashes that are left out no more.
+# Reason, number of halvings, hashes. Empty reason: hashes no longer excluded.
 Part = tuple[str, _Halvings, bytes]
 
 
 class _Sample:
-    """The hashes of one reason that are below its limit."""
+    """The hashes of one reason below its limit."""
 
     __slots__ = ("halvings", "hashes", "limit")
 
@@ -65,14 +61,14 @@ class _Sample:
         self.hashes: set[int] = set()
 
     def add(self, number: int) -> None:
-        """Keep it if it is below the limit."""
+        """Keep the hash if it is below the limit."""
         if number < self.limit:
             self.hashes.add(number)
             while len(self.hashes) > MOST_HASHES:
                 self.halve(self.halvings + 1)
 
     def halve(self, times: int) -> None:
-        """Halve the limit until it was halved so often."""
+        """Halve the limit until `times` halvings in all."""
         if times > self.halvings:
             self.halvings, self.limit = times, _ALL >> times
             self.hashes = {number for number in self.hashes if number < self.limit}
@@ -83,27 +79,27 @@ class _Sample:
 
 
 class LeftOut:
-    """The URLs of one site that are left out; a URL that is left out for two reasons counts for the first."""
+    """The excluded URLs of one site; a URL counts for its first reason."""
 
     __slots__ = ("_touched", "samples")
 
     def __init__(self) -> None:
-        self.samples: dict[str, _Sample] = {}  # empty: nothing is left out
-        self._touched: set[int] = set()  # hashes that were added or taken out since `tell`
+        self.samples: dict[str, _Sample] = {}  # empty: none
+        self._touched: set[int] = set()  # hashes changed since `tell`
 
     @property
     def counts(self) -> dict[str, int]:
-        """URLs by reason; reasons without any are missing."""
+        """URLs by reason, without zeros."""
         return {reason: sample.count for reason, sample in self.samples.items() if sample.hashes}
 
     def add(self, reason: Reason, urls: Iterable[str]) -> None:
-        """These URLs (or paths of the site) are left out."""
+        """Exclude these URLs, or paths of the site."""
         samples, sample = self.samples, self.samples.get(reason)
         for url in urls:
             if sample is None:
                 sample = samples[reason] = _Sample()
             number = _hash(url)
-            # Most are above the limit where there are many, or known.
+            # Most are above the limit, or known, if there are many.
             if number >= sample.limit or number in sample.hashes:
                 continue
             if len(samples) == 1 or not any(number in one.hashes for one in samples.values()):
@@ -111,7 +107,7 @@ class LeftOut:
                 self._touched.add(number)
 
     def take_out(self, url: str) -> None:
-        """The URL is not left out any more."""
+        """Include this URL again."""
         number = _hash(url)
         for sample in self.samples.values():
             if number in sample.hashes:
@@ -119,7 +115,7 @@ class LeftOut:
                 self._touched.add(number)
 
     def changes(self) -> list[Part]:
-        """What has changed since `tell`; empty: nothing."""
+        """Changes since `tell`; empty: none."""
         touched = self._touched
         if not touched:
             return []
@@ -130,15 +126,15 @@ class LeftOut:
         return [("", 0, _packed(touched)), *parts]
 
     def everything(self) -> list[Part]:
-        """All there is."""
+        """The whole content."""
         return [(reason, sample.halvings, _packed(sample.hashes)) for reason, sample in self.samples.items()]
 
     def tell(self) -> None:
-        """What there is now is known: `changes` begins from here."""
+        """Start a new set of `changes`."""
         self._touched.clear()
 
     def replay(self, parts: Iterable[Part]) -> None:
-        """Take in what `changes` or `everything` gave, in their order."""
+        """Apply `changes` or `everything`, in their order."""
         for reason, halvings, packed in parts:
             numbers = _unpacked(packed)
             if not reason:
@@ -151,7 +147,7 @@ class LeftOut:
                 sample.add(number)
 
     def packed(self, more: Mapping[Reason, Iterable[str]]) -> bytes:
-        """All of it as bytes, with URLs of further reasons; empty: nothing is left out."""
+        """As bytes, with URLs of further reasons; empty: none."""
         copy = LeftOut()
         copy.replay(self.everything())
         for reason, urls in more.items():
@@ -160,45 +156,45 @@ class LeftOut:
 
 
 def unpacked(data: bytes) -> list[Part]:
-    """What `packed` was given, for `replay`."""
+    """The inverse of `packed`, for `replay`."""
     try:
         parts = _decoder.decode(data) if data else []
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{len(data)} bytes of what is left out: {error}") from None
+        raise ValueError(f"{len(data)} bytes of left-out URLs: {error}") from None
     for _, _, hashes in parts:
         _unpacked(hashes)
     return parts
 
 
-# --- In words and as text ---------------------------------------------------------------------------------
+# --- As text ---
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """`31,887 pages by MAX_PAGES_PER_SITE, 120 pages by MAX_DEPTH`; the most first. Empty: nothing is left out."""
+    """`31,887 pages by MAX_PAGES_PER_SITE, 120 pages by MAX_DEPTH`; empty: none."""
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return ", ".join(f"{number(reason, many)} {_bound(reason).words}" for reason, many in ordered if many)
 
 
 def number(reason: str, many: int) -> str:
-    """A count as a person reads it, with "about" where it is an estimate."""
+    """The count, with "about" if it is an estimate."""
     # Of known URLs the count is exact.
     return f"about {many:,}" if many > MOST_HASHES and reason != "pages" else f"{many:,}"
 
 
 def settings_of(counts: Mapping[str, int]) -> list[str]:
-    """The settings that would have to be changed, that which leaves out the most first."""
+    """The settings to change, largest count first."""
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     names = (_bound(reason).setting for reason, many in ordered if many)
     return list(dict.fromkeys(filter(None, names)))
 
 
 def to_text(counts: Mapping[str, int]) -> str:
-    """`depth120,links31`, as it stands in the queue; empty: nothing is left out."""
+    """`depth120,links31`, the queue's format; empty: none."""
     return ",".join(f"{reason}{many}" for reason, many in sorted(counts.items()) if many)
 
 
 def from_text(text: str) -> dict[str, int]:
-    """What `to_text` was given; words that are none are left."""
+    """The inverse of `to_text`; ignores invalid parts."""
     found = {}
     for word in text.split(","):
         reason = word.rstrip("0123456789")

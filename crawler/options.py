@@ -1,8 +1,7 @@
-"""Our settings as typed values: the one place that knows their names, kinds and bounds.
+"""The settings as typed values; defaults and reasons are in settings/base.py.
 
-`read(settings)` gives an `Options`; a wrong value raises OptionError that names the setting, what came, where
-from, and what is expected. `read_checked` refuses a name too that looks like a misspelt one of ours; every command and
-every crawl begins with it. Defaults and reasons stand in settings/base.py and nowhere else.
+`read` raises OptionError with the setting, its value and what is expected; `read_checked` also for misspelt
+names.
 """
 
 from __future__ import annotations
@@ -27,16 +26,15 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 ENVIRONMENT_PREFIX = "LOWTIDE_"
-# Settings as JSON for a process that we start: they stand above all others there (crawler/local/start.py). The
-# environment of a process, unlike its command line, can be read by its user alone.
+# Settings as JSON for child processes, with priority over all others there (crawler/local/start.py). Unlike a
+# command line, an environment can be read by its user only.
 HANDED_ON = "LOWTIDE_HANDED_ON"
-# Variables with our prefix that are no settings: the drills' kill points, and whether tests may be skipped.
+# Variables with our prefix that are not settings: kill points of drills, and whether tests may be skipped.
 NOT_SETTINGS = frozenset({"HANDED_ON", "KILL_POINT", "TESTS_REQUIRE"})
 
 AtLeast0 = Annotated[int, msgspec.Meta(ge=0)]
 AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
-# Fifty years: what falls due then comes before the time at which the queue holds up sites (HELD_UP_MS, 2096), and has a
-# date that can be told.
+# Fifty years: due times stay before HELD_UP_MS (2096), the time of held sites in the queue, and have a valid date.
 LONGEST_DAYS = 18_250.0
 LONGEST_SECONDS = LONGEST_DAYS * 86_400.0
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_SECONDS)]
@@ -46,33 +44,31 @@ AboveZero = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class OptionError(ValueError):
-    """A setting that cannot be used, in words for the person who set it."""
+    """The text is for the user."""
 
 
 class SiteOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one site is asked with otherwise than all others."""
+    """Settings of a single site."""
 
     headers: dict[str, str] = {}
-    cookies: dict[str, str] | None = (
-        None  # None: none are sent or kept; {}: those that the site sets are kept
-    )
+    cookies: dict[str, str] | None = None  # None: no cookies; {}: keep cookies that the site sets
     delay_seconds: Seconds | None = None  # None: DOWNLOAD_DELAY
     connections: AtLeast1 = 1
     proxy: str = ""
 
     def delay_or(self, usual: float) -> float:
-        """The site's own delay in seconds, or the usual one where it has none."""
+        """The site's delay in seconds, `usual` if it has none."""
         return usual if self.delay_seconds is None else self.delay_seconds
 
 
-# The value of RECRAWL_MODE by which every page is asked after the same time.
+# The value of RECRAWL_MODE that fetches every page at the same interval.
 PLAIN = "interval"
-# Of RECHECK_INTERVAL_SECONDS, until the pages of a new site are looked at for those that are worth a visit already.
+# Share of RECHECK_INTERVAL_SECONDS until a new site's pages are first considered.
 FIRST_LOOK_SHARE = 0.02
 
 
 class Options(msgspec.Struct, frozen=True, rename=str.upper):
-    """Every setting of ours, as the crawl uses it. What each is for: settings/base.py."""
+    """All settings; settings/base.py documents them."""
 
     var_dir: Annotated[str, msgspec.Meta(min_length=1)]
     redis_url: str
@@ -196,37 +192,37 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
 
     @property
     def database(self) -> str:
-        """The database's URL; SQLite below VAR_DIR where DATABASE_URL is empty."""
+        """The database's URL; SQLite in VAR_DIR if DATABASE_URL is empty."""
         return self.database_url or f"sqlite:///{quote(str(self.var / 'crawl.db'))}"
 
     @property
     def revive_delays(self) -> tuple[float, float]:
-        """Seconds after which a silent page is asked again, the first time and the second."""
+        """Seconds before revive's first and second retry."""
         return self.revive_first_seconds, self.revive_second_seconds
 
     @property
     def recheck_chooses(self) -> bool:
-        """Whether recheck asks what is worth it; otherwise every page after the same time, or none."""
+        """Whether recheck chooses pages by value."""
         return self.recrawl_mode != PLAIN and self.recheck_interval_seconds > 0
 
     @property
     def first_recheck_seconds(self) -> float:
-        """Seconds after its load until recheck looks at a page's site; 0: never."""
+        """Seconds from a page's load to its site's first recheck; 0: never."""
         return self.recheck_interval_seconds * (FIRST_LOOK_SHARE if self.recheck_chooses else 1.0)
 
     @property
     def archive_folder(self) -> Path:
-        """Where the archive of this machine lies."""
+        """The archive folder of this machine."""
         return self.var / "archive"
 
     @property
     def archive_types(self) -> tuple[str, ...]:
-        """The patterns of ARCHIVE_CONTENT_TYPES; none: nothing is kept."""
+        """The patterns of ARCHIVE_CONTENT_TYPES; empty: no archive."""
         return tuple(word.strip().lower() for word in self.archive_content_types.split(",") if word.strip())
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The works that WITH_WORKS adds to the spider's own; OptionError for an unknown one."""
+        """The jobs of WITH_WORKS. Raises OptionError for an unknown one."""
         named = tuple(word.strip() for word in self.with_works.split(",") if word.strip())
         unknown = [word for word in named if word not in WORKS]
         if unknown:
@@ -239,7 +235,7 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
 
     @property
     def error_pages(self) -> tuple[re.Pattern[str], ...]:
-        """STATUS_ERROR_PATTERNS, compiled; OptionError for one that is no pattern."""
+        """STATUS_ERROR_PATTERNS, compiled. Raises OptionError for an invalid one."""
         lines = [line.strip() for line in self.status_error_patterns.splitlines()]
         try:
             return tuple(re.compile(line) for line in lines if line)
@@ -250,31 +246,31 @@ class Options(msgspec.Struct, frozen=True, rename=str.upper):
 
     @property
     def status_command_words(self) -> list[str]:
-        """STATUS_COMMAND as program and arguments; OptionError where its quotes do not match."""
+        """Raises OptionError for unmatched quotes."""
         try:
             return shlex.split(self.status_command)
         except ValueError as error:
             raise OptionError(
-                f"STATUS_COMMAND is {self.status_command!r}: {error}; expected words as in a shell"
+                f"STATUS_COMMAND is {self.status_command!r}: {error}; expected a command line as in a shell"
             ) from None
 
     @property
     def webhook(self) -> str:
-        """STATUS_WEBHOOK; OptionError for one that nothing can be sent to."""
+        """STATUS_WEBHOOK. Raises OptionError for an unusable address."""
         if self.status_webhook and not _is_web_address(self.status_webhook):
             raise OptionError(
                 f"STATUS_WEBHOOK is {without_password(self.status_webhook)!r}; expected an address, as "
-                "https://example.org/told, without user or password and in ASCII, the rest as %20, or none"
+                "https://example.org/hook, in ASCII (spaces as %20) and without user or password, or empty"
             )
         return self.status_webhook
 
 
-# Settings that are mappings, as JSON where they are given as text.
+# Settings that are mappings; JSON if given as text.
 MAPPINGS = frozenset({"SITE_OVERRIDES", "SITE_SCHEDULER_OPTIONS", "WORK_SLOTS"})
 NAMES: frozenset[str] = frozenset(field.encode_name for field in msgspec.structs.fields(Options))
 # No other setting has fields of its own.
 _OVERRIDE_FIELDS = ", ".join(field.encode_name for field in msgspec.structs.fields(SiteOverride))
-# What can stand in the first line of a request.
+# Characters allowed in a request line.
 _PRINTED = re.compile("[!-~]+")
 _FIELD = re.compile(r"\$\.(\w+)")
 _PLAIN_WORDS = (
@@ -286,7 +282,7 @@ _PLAIN_WORDS = (
 
 
 def read(settings: BaseSettings) -> Options:
-    """The options that these settings mean; OptionError for a value that cannot be used."""
+    """Raises OptionError for an unusable value."""
     raw = {name: _raw(settings, name) for name in NAMES}
     try:
         options = msgspec.convert(raw, Options, strict=False)
@@ -296,7 +292,7 @@ def read(settings: BaseSettings) -> Options:
     return options
 
 
-# Settings of scrapy-redis and of plug-ins that Scrapy's defaults do not list.
+# Settings of scrapy-redis and plug-ins that are not in Scrapy's defaults.
 _FOREIGN = frozenset(
     {
         "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS", "REDIS_ENCODING", "REDIS_DECODE_RESPONSES",
@@ -306,14 +302,14 @@ _FOREIGN = frozenset(
 
 
 def read_checked(settings: BaseSettings) -> Options:
-    """As `read`, and OptionError for a name that somebody gave and that looks like a misspelt one of ours."""
+    """As `read`. Raises OptionError for misspelt names too."""
     given = [name for name in settings if (settings.getpriority(name) or 0) >= SETTINGS_PRIORITIES["project"]]
     check_names(given, _FOREIGN.union(filter(str.isupper, dir(default_settings))))
     return read(settings)
 
 
 def check_names(names: Iterable[str], known: Iterable[str]) -> None:
-    """OptionError if one of `names` is in neither set and looks like a setting of ours."""
+    """Raises OptionError if an unknown name resembles a setting."""
     known = set(known)
     for name in names:
         if name in NAMES or name in known:
@@ -324,7 +320,7 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def from_environment(environment: dict[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Settings given as LOWTIDE_NAME; OptionError for a name that is no setting of this project."""
+    """Settings from variables LOWTIDE_NAME. Raises OptionError for an unknown name."""
     given = {
         key.removeprefix(ENVIRONMENT_PREFIX): value
         for key, value in environment.items()
@@ -340,7 +336,7 @@ def from_environment(environment: dict[str, str], known: Iterable[str]) -> dict[
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most like `name`; None where nothing is near."""
+    """The most similar known name; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
@@ -359,7 +355,7 @@ def _raw(settings: BaseSettings, name: str) -> Any:
 
 
 def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping of JSON; OptionError for a key that it has twice, of which JSON's readers take the last."""
+    """A JSON object. Raises OptionError for a duplicate key."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -369,7 +365,7 @@ def _each_once(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def without_password(url: str) -> str:
-    """An address for messages."""
+    """The address without its password, for messages."""
     url = re.sub(r"([?&](?:ssl_)?password=)[^&#]*", r"\1***", url)
     if "@" not in url:
         return url
@@ -382,12 +378,12 @@ def _is_web_address(text: str) -> bool:
         parts = urlsplit(text)
         named = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
         return parts.scheme in ("http", "https") and named and _PRINTED.fullmatch(text) is not None
-    except ValueError:  # brackets that do not match, a port that is no number
+    except ValueError:  # unmatched brackets or an invalid port
         return False
 
 
 def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionError:
-    """Msgspec's words turned into ours: which setting, what came, what is expected."""
+    """Msgspec's error as an OptionError."""
     text = str(error)
     found = _FIELD.search(text)
     name = found.group(1) if found else "a setting"
@@ -403,7 +399,7 @@ def _explain(error: msgspec.ValidationError, settings: BaseSettings) -> OptionEr
 
 
 def _choices(name: str) -> str:
-    """What a setting may be that takes some words alone, or the works that its keys may be."""
+    """The allowed values, or keys of a mapping."""
     if name == "WORK_SLOTS":
         return f"some of {', '.join(work for work in WORKS if work != 'status')}"
     return f"one of {', '.join(get_args(get_type_hints(Options)[name.lower()]))}"

@@ -1,8 +1,6 @@
-"""Strangers' words made fit to be shown: titles, URLs, header values and what servers say in errors.
+"""Makes foreign text (titles, URLs, headers, server errors) safe for logs and terminals.
 
-In a log or a terminal they could make lines of their own, order the terminal about, or turn the text around. What does
-so is written as its escape. Databases, JSON and the results stream carry the words as they are: who shows them calls
-this. Takes any text.
+Escapes control characters and direction marks. Stored values keep the original: call this on output.
 """
 
 from __future__ import annotations
@@ -11,29 +9,29 @@ import logging
 import re
 from typing import Any
 
-# Controls, line ends and orders of direction that no text on one line needs; halves of characters cannot be printed.
+# Controls, line ends and direction marks, which one line does not need, and surrogates, which cannot be printed.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-# The same where several lines are meant, as in a traceback.
+# The same for texts of several lines, such as tracebacks.
 _UNFIT_IN_LINES = re.compile(rf"(?![\n\t]){_UNFIT.pattern}")
 
 
 def printable(words: str) -> str:
-    """The words on one line, with nothing in them that a terminal would obey."""
+    """As one line."""
     return words if words.isprintable() else _UNFIT.sub(_escape, words)
 
 
 def printable_lines(words: str) -> str:
-    """The same for a text of several lines."""
+    """As several lines."""
     return words if words.isprintable() else _UNFIT_IN_LINES.sub(_escape, words)
 
 
 def guard_log() -> None:
-    """Make every log record of this process printable from now on, whoever makes it."""
+    """Make every later log record of this process printable."""
     logging.setLogRecordFactory(_Record)
 
 
 class _Record(logging.LogRecord):
-    """What is filled into a message begins no line; only who wrote the message does."""
+    """Escapes line ends in arguments; those of the message stay."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -41,7 +39,7 @@ class _Record(logging.LogRecord):
             self.exc_text = printable_lines(logging.Formatter().formatException(self.exc_info))
 
     def getMessage(self) -> str:  # noqa: N802  # the library's name
-        """The message as handlers get it."""
+        """The message for handlers."""
         words = super().getMessage()
         return printable_lines(words) if "\n" in str(self.msg) else printable(words)
 

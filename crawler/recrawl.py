@@ -1,4 +1,4 @@
-"""The name under which other programs import the model of changing pages; it lives in crawler.recheck."""
+"""Public import path of `crawler.recheck`."""
 
 from crawler.recheck import NAMES, Mode, RecrawlError, get
 from crawler.recheck.core import Recrawl

@@ -1,10 +1,10 @@
-"""Which Lowtide this is."""
+"""Lowtide's version."""
 
 from __future__ import annotations
 
 
 def version() -> str:
-    """The installed version, as in `0.1.0`; `unknown` where the code is used without being installed."""
+    """As `0.1.0`; `unknown` if not installed."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

@@ -133,7 +133,7 @@ def test_what_is_given_as_a_seed_is_fetched(place: Place) -> None:
     assert alias_of(place) == {}
     assert len(same_as(place)) == 1
     out = place.run("report", "summary").succeeded().out
-    assert "sites with another one's pages, crawled all the same" in out
+    assert "sites with another one's pages, crawled nevertheless" in out
 
 
 def test_sites_under_construction_have_own_pages_later(place: Place) -> None:
@@ -251,7 +251,7 @@ def test_a_second_name_costs_some_tens_of_requests(place: Place) -> None:
         listed = place.run("site", "list", "--state", "alias").succeeded().out
         assert f"{alias} is {original}; {shown['not_asked']} URLs not fetched" in listed
         out = place.run("report", "summary").succeeded().out
-        assert f"{shown['not_asked']} URLs of them were not asked" in out
+        assert f"{shown['not_asked']} of their URLs were not fetched" in out
     ledger(place)
 
 

@@ -363,7 +363,7 @@ def test_a_second_crawl_after_one_whose_records_wait(place: Place, farm: Farm) -
     place.kill_all()
     for words in (["crawl", "site"], ["crawl", "site", "--agents", "2"], ["coordinate"]):
         run = place.run(*words, KEY_PREFIX="other")
-        run.refused("records of 'lt' still wait to be stored: `scrapy coordinate -s VAR_DIR=", code=3)
+        run.refused("records of 'lt' are not stored yet: `scrapy coordinate -s VAR_DIR=", code=3)
         assert "__del__" not in run.err
     place.check_nothing_left()
     place.run("coordinate").succeeded()

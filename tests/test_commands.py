@@ -64,7 +64,7 @@ def test_no_command_swallows_an_option_that_it_does_not_know(name: str) -> None:
     command.check_words(words)
     assert "--" not in words
     if not command.takes_words:
-        with pytest.raises(UsageError, match=f"{name} takes no 'more'; expected options alone"):
+        with pytest.raises(UsageError, match=f"{name} takes no 'more'; expected options only"):
             command.check_words(["more"])
 
 
@@ -262,7 +262,7 @@ def test_a_site_that_rests_may_go_on_at_once(place: Place) -> None:
         run = place.crawl([site.root]).stored_nothing()
         assert "  later                1   next at " in run.out
         assert " (it answered 503): `scrapy crawl" in run.out
-        assert "`scrapy crawl site` goes on then, `--when-idle wait` waits" in run.out
+        assert "`scrapy crawl site` resumes then, `--when-idle wait` waits" in run.out
         shown = place.run("site", "resume", site.site).succeeded()
         assert shown.out == f"{site.site}: resumed, due now; it was later\n"
         done = place.crawl(()).succeeded()
@@ -319,7 +319,7 @@ def test_a_named_database_that_no_coordinator_has_filled_is_told_at_the_end(
         f"lowtide: no figures yet: DATABASE_URL {given['DATABASE_URL']} has no tables; `scrapy coordinate` with the "
         "same REDIS_URL and DATABASE_URL creates them and stores the records"
     )
-    missing = f"no tables in DATABASE_URL {given['DATABASE_URL']} yet: a coordinator makes them"
+    missing = f"no tables in DATABASE_URL {given['DATABASE_URL']} yet: a coordinator creates them"
     place.run("report", **given).refused(missing, code=1)
     coordinator = place.start("coordinate", **given)
     eventually(lambda: not valkey.client.xlen(key("results")), "all is stored")

@@ -550,7 +550,7 @@ def test_the_report_tells_who_is_ill_how_often_sites_answered_and_how_fast(
     said = status.text(found)
     assert "status of 2 sites: 1 disconnected, 1 error; 1 were never checked" in said
     assert f"{SITE}: HTTP 500" in said
-    assert "away most in 7 days, by availability:" in said
+    assert "lowest availability in 7 days:" in said
     assert "95.00% of 200 checks" in said
 
 

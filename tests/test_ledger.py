@@ -96,7 +96,7 @@ def test_pages_of_an_earlier_walk_are_told_apart(place: Place) -> None:
         found = check_balanced(place)
         assert found["stored"] == 10
         assert found["earlier"] == 30
-        assert "kept of earlier walks" in place.run("report", "ledger").out
+        assert "kept of earlier crawls" in place.run("report", "ledger").out
         with closing(sqlite3.connect(place.var / "crawl.db")) as db, db:
             db.execute("delete from fetches")  # FETCHES_DAYS may have taken them
         assert check_balanced(place)["earlier"] == 30

@@ -102,7 +102,7 @@ def test_a_server_that_dies_while_the_last_agent_waits(place: Place, farm: Farm)
     run.says("writes to")
     kill_server(place)
     run.wait().succeeded()
-    assert "the bundled server was gone; it is started again" in run.err
+    assert "the bundled server had ended; it was restarted" in run.err
     assert place.stored() == farm.expected()
 
 
@@ -134,7 +134,7 @@ def test_a_watch_outlives_what_somebody_else_wrote(
         told = json.dumps({"host": socket.gethostname(), **about})
         client.hset(key("agent:").encode() + name, "about", told)
         client.zadd(key("agents"), {name: 99_999_999_999_999})
-        run.says("sessions could not be looked at")
+        run.says("sessions could not be read")
         (first,) = place.processes("coordinate")
         os.kill(first, signal.SIGKILL)
         eventually(lambda: set(place.processes("coordinate")) - {first}, "another coordinator is started")
@@ -223,7 +223,7 @@ def test_who_is_told_to_end_does_not_wait_for_ever(place: Place, farm: Farm) -> 
         )
         assert "database is locked" in run.err
         assert "are kept in" in run.err
-        assert "the coordinator goes on trying" in run.err
+        assert "the coordinator retries" in run.err
         assert place.processes("coordinate")
     place.check_nothing_left()
     assert place.stored() == farm.expected()

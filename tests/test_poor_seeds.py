@@ -102,16 +102,16 @@ def page(path: str = "/", site: str = SITE, **given: Any) -> Page:
         ),
         (
             "TlsError: https://a.example/ (1.2.3.4): SSL: self-signed certificate (18) (libcurl 60)",
-            "TLS: SSL: self-signed certificate (18); its owner has to mend that; DOWNLOAD_VERIFY",
+            "TLS: SSL: self-signed certificate (18); its owner must fix that; DOWNLOAD_VERIFY",
         ),
         (
             "ConnectTimeoutError: https://a.example/: 10 s",
             f"connect timeout; it may be down: the same command {WAITS}",
         ),
-        ("robots.txt answered 429", "robots.txt answered 429; it wants fewer requests"),
+        ("robots.txt answered 429", "robots.txt answered 429; it accepts fewer requests"),
         (
             "it answered 503, as different URLs in a row did not load",
-            f"it answered 503; its server has a fault, or too much to do: the same command {WAITS}",
+            f"it answered 503; its server has an error or is overloaded: the same command {WAITS}",
         ),
         (
             "robots.txt asks for visits 01:00-02:00",
@@ -121,7 +121,7 @@ def page(path: str = "/", site: str = SITE, **given: Any) -> Page:
             "the proxy http://p answered 407; log in",
             "the proxy http://p answered 407; log in; the same command",
         ),
-        ("", "the crawl ended before its turn came; the same command goes on with it"),
+        ("", "the crawl ended before it was fetched; the same command resumes it"),
     ],
 )
 def test_a_site_that_waits(tables: Tables, reason: str, says: str) -> None:
@@ -143,18 +143,18 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
         ),
         (failed(-10, "AddressRefusedError: http://10.0.0.1/: private"), "address refused: private; ALLOW_"),
         (failed(-1, "no answer: CannotResolveHostError: x"), "name not found; check how"),
-        (failed(401), "it answered 401; it wants a login: SITE_OVERRIDES"),
-        (failed(403), "it answered 403; it turns this crawler away: check that USER_AGENT"),
+        (failed(401), "it answered 401; it requires a login: SITE_OVERRIDES"),
+        (failed(403), "it answered 403; it refuses this crawler: check that USER_AGENT"),
         (failed(404), "it answered 404; check the path"),
         (failed(418), "it answered 418; "),
-        (failed(500), "it answered 500; its server has a fault, or too much to do: `--again` tries"),
+        (failed(500), "it answered 500; its server has an error or is overloaded: `--again` tries"),
         (
             failed(301, outcome="redirected", redirect="https://b.example/"),
             "it redirects to https://b.example/; seed that",
         ),
         (
             failed(302, outcome="redirected", redirect=f"{SITE}/2"),
-            f"it redirects to {SITE}/2; open it in a browser: it may want a cookie",
+            f"it redirects to {SITE}/2; open it in a browser: it may require a cookie",
         ),
         (
             failed(
@@ -173,7 +173,7 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
                 redirect="https://b.example/",
                 error="not followed: USER_AGENT names no contact",
             ),
-            "it redirects to https://b.example/, not followed: USER_AGENT names no contact; USER_AGENT has to name you",
+            "it redirects to https://b.example/, not followed: USER_AGENT names no contact; USER_AGENT must name you",
         ),
         (
             failed(
@@ -183,20 +183,20 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
                 error="not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE",
             ),
             "it redirects to https://b.example/, not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE; SCOPE_INCLUDE and "
-            "SCOPE_EXCLUDE leave that out",
+            "SCOPE_EXCLUDE exclude it",
         ),
-        (failed(200, outcome="filtered"), f"{SITE}/ is of a kind that is not kept; "),
+        (failed(200, outcome="filtered"), f"{SITE}/ has a content type that is not kept; "),
         ({"size": 0}, f"{SITE}/ is empty; open it in a browser"),
-        ({"content_type": "application/pdf"}, f"{SITE}/ is application/pdf, in which no links"),
+        ({"content_type": "application/pdf"}, f"{SITE}/ is application/pdf, which is not searched"),
         (
             {"content_hash": ""},
-            f"{SITE}/ has neither text nor links; if a browser shows more, scripts make it",
+            f"{SITE}/ has neither text nor links; if a browser shows more, scripts create it",
         ),
         (
             {"outside_hosts": [f"{letter}.example" for letter in "bcde"]},
             "all its links lead to other sites (b.example, c.example, d.example and 1 more); seed",
         ),
-        ({}, f"{SITE}/ links to no other page; if a browser shows more, scripts make it"),
+        ({}, f"{SITE}/ links to no other page; if a browser shows more, scripts create it"),
     ],
     ids=str,
 )
@@ -227,7 +227,7 @@ def test_a_login_behind_a_redirect(tables: Tables) -> None:
     led = page("/", outcome="redirected", status=302, redirect=f"{SITE}/login")
     tables.seed(SITE, led, page("/login"))
     assert tables.line().startswith(
-        f"it redirects to {SITE}/login, which links to no other page; where that is a login"
+        f"it redirects to {SITE}/login, which links to no other page; if that is a login"
     )
 
 
@@ -250,7 +250,7 @@ def test_a_seed_that_redirects_to_a_known_site_with_pages(tables: Tables) -> Non
 def test_a_site_that_is_stopped(tables: Tables) -> None:
     tables.seed(SITE, finished=False)
     tables.put(OperatorCommand(site=SITE, ordered_at=2, order="pause"))
-    assert tables.line() == f"paused by the operator; `scrapy site resume {SITE}` lets it go on"
+    assert tables.line() == f"paused by the operator; `scrapy site resume {SITE}` resumes it"
 
 
 def test_many_seeds_are_bounded_and_the_latest_are_named(
@@ -368,7 +368,7 @@ def test_a_crawl_ends_with_each_seed_that_gave_nothing(
             **{named(f"s{status}"): f"it answered {status}; " for status in (401, 403, 404, 429, 503)},
         }
         single = {
-            named("js"): "has neither text nor links; if a browser shows more, scripts make it",
+            named("js"): "has neither text nor links; if a browser shows more, scripts create it",
             named("login"): "/in, which links to no other page; where that is a login: SITE_OVERRIDES",
             named("empty"): "is empty; open it",
             named("out"): "all its links lead to other sites (elsewhere.invalid)",

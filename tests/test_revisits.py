@@ -454,7 +454,7 @@ def test_the_report_says_how_much_was_not_looked_at(kind: str, site: Web, valkey
     found = report.figures(Crawl(told.engine, Settings({"REDIS_URL": valkey.url}), told.options, ""))
     assert (found["pages"], found["pages_in_all"]) == (MANY, MANY + 4)
     assert (found["sites"], found["sites_in_all"]) == (1, 2)
-    assert report.text(found).startswith(f"{MANY} of {MANY + 4} pages, on 1 of 2 sites, were looked at")
+    assert report.text(found).startswith(f"{MANY} of {MANY + 4} pages, on 1 of 2 sites, considered so far")
     assert found["budget_per_hour"] == pytest.approx(MANY * HOUR / INTERVAL), "of what was looked at"
 
 
@@ -499,8 +499,11 @@ def test_pages_that_are_due_soon_are_weighed_against_those_of_all_sites(site: We
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"recrawl_mode": "interval"}, "RECRAWL_MODE is 'interval': recheck asks all pages alike"),
-        ({"recheck_interval_seconds": 0.0}, "RECHECK_INTERVAL_SECONDS is 0: recheck asks no page"),
+        (
+            {"recrawl_mode": "interval"},
+            "RECRAWL_MODE is 'interval': recheck fetches all pages at the same interval",
+        ),
+        ({"recheck_interval_seconds": 0.0}, "RECHECK_INTERVAL_SECONDS is 0: recheck fetches no page"),
     ],
     ids=["interval", "never"],
 )

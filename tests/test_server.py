@@ -307,7 +307,7 @@ def test_server_killed_under_its_members_is_started_again_and_that_is_told(
         assert server.gone()
         with server.join(role) as other:
             assert other.started
-            assert "the bundled server was gone; it is started again" in caplog.text
+            assert "the bundled server had ended; it was restarted" in caplog.text
         assert server.running()
         assert not membership.leave()
         assert member.leave() == "stopped"

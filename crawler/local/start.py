@@ -1,7 +1,6 @@
-"""`python -m crawler.local.start …`: what `scrapy …` does, a quarter sooner; for the processes that we start ourselves.
+"""`python -m crawler.local.start …`: runs `scrapy …`, starting a quarter faster.
 
-A start makes half a million objects, and none of them is garbage: Python's collector would go through them again and
-again, a fifth of all the time that a start takes, and once more at the end.
+For child processes. Imports create few garbage objects, so the collector runs rarely.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scrapy.settings import Settings
 
-# Objects made before the collector looks. What works for long has a number of its own.
+# Allocations before a collection. Long-running processes set their own threshold.
 GC_ALLOCATIONS = 50_000
 
 
 def look_rarely() -> None:
-    """The collector looks at new objects once in a while, and seldom at all."""
+    """Collect new objects rarely, and old ones almost never."""
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
 
 
 def end_quickly() -> None:
-    """At the end of the process nobody looks for garbage; not for strangers' code, whose open files it might hold."""
+    """Skip the collection at exit, unless users' code is loaded."""
     atexit.register(gc.freeze)
 
 
 def settings() -> Settings | None:
-    """The project's, below what the process that started this one has handed on; None where that is nothing."""
+    """The project's settings with those the parent passed on; None if it passed none."""
     from scrapy.utils.project import get_project_settings
 
     from crawler.options import HANDED_ON
 
-    # Taken out: what this process starts in turn, a hook say, has settings of its own.
+    # Removed, so that child processes of this one do not inherit it.
     handed_on = os.environ.pop(HANDED_ON, "")
     if not handed_on:
         return None

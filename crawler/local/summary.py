@@ -1,7 +1,7 @@
-"""What a crawl leaves when it ends: sites that rest until later, records that nobody stores; and whether it has begun.
+"""What a crawl leaves at its end, and whether it has begun.
 
-A look at the server of the crawl, which is started for it where it is the bundled one. ServerAwayError, ServerError or
-OptionError where there is none to look at, BrokenRecordError where it holds no queue.
+Starts the bundled server if needed. Raises ServerAwayError, ServerError or OptionError without a server,
+BrokenRecordError without a valid queue.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Left(NamedTuple):
-    """How much there is, in sites and records."""
+    """What is left, in sites and records."""
 
-    later: int  # sites that rest
-    next_due_ms: int  # when the first of them may go on; 0: none rests
-    why: str  # it rests; empty: nothing is said
+    later: int  # sites with a later due time
+    next_due_ms: int  # when the first of them is due; 0: none
+    why: str  # the reason; empty: unknown
     records: int  # in the results stream
-    coordinators: list[str]  # those that are alive, by name
+    coordinators: list[str]  # names of the active ones
 
 
 def look(settings: BaseSettings, options: Options) -> Left:
-    """What there is now."""
+    """The current figures."""
     with joined(settings, options):
         client = connection.connect_blocking(settings)
         try:
@@ -42,13 +42,13 @@ def look(settings: BaseSettings, options: Options) -> Left:
 
 
 def has_begun(settings: BaseSettings, options: Options) -> bool:
-    """Whether the crawl goes on, as `SiteQueue.has_begun`."""
+    """See `SiteQueue.has_begun`."""
     with joined(settings, options):
         return asyncio.run(_has_begun(settings, options))
 
 
 def coordinators(client: Any, prefix: str) -> list[str]:
-    """Names of the coordinators that showed themselves within the last 15 s."""
+    """Names of the coordinators seen within the last 15 s."""
     key = heartbeat_key(prefix, "")
     return sorted(found.decode().removeprefix(key) for found in client.scan_iter(match=f"{key}*", count=1000))
 

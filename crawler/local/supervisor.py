@@ -1,8 +1,7 @@
-"""Several agents on one machine, and one place that watches them (paper 001's mediator).
+"""Runs several agents on one machine (paper 001's mediator).
 
-Starts N agents, starts a killed one again with growing pauses, and says so; passes a first SIGINT or SIGTERM on as
-a clean drain and ends everything at once on a second. If the supervisor itself dies, its agents drain and end. The
-coordinator is no child of it: the agents see to that (crawler/local/local.py).
+Restarts killed agents with growing pauses. The first SIGINT or SIGTERM drains, the second ends at once. If
+the supervisor ends, its agents drain.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
-# ------------------------------------------------------------------------------------------------------------
-# How a process with an event loop hears that it is to end: SIGINT and SIGTERM, for as long as its work takes.
-#
-# No longer: a signal to a loop that closes would be an error in its log. From then on both do what they do by
-# default.
+# --- SIGINT and SIGTERM in an event loop ---
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -33,7 +28,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def told_to_end(heard: Callable[[], None]) -> Iterator[None]:
-    """Within it `heard` is called at each of them, by the running loop."""
+    """Calls `heard` at SIGINT and SIGTERM during the block."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, heard)
@@ -46,28 +41,28 @@ def told_to_end(heard: Callable[[], None]) -> Iterator[None]:
 
 logger = logging.getLogger("supervisor")
 
-# Exit codes of an agent that will not do better if it is started again: wrong call, or nothing can be stored.
+# Final exit codes of an agent, after which it is not restarted: wrong call, or nothing can be stored.
 FINAL_CODES = (0, 2, 3)
 WRONG_CALLS = (2, 3)
-# Exit code where the end was asked for before all results were stored.
+# Exit code of a process stopped before all results were stored.
 STOPPED = 4
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
-# An agent that ran this long has recovered: its next death counts as the first.
+# After this run time the count of failures in a row starts at 0.
 HEALTHY_SECONDS = 60.0
-# Deaths in a row after which an agent is given up.
+# Failures in a row after which an agent is not restarted.
 MOST_DEATHS = 6
 LOOK_SECONDS = 0.05
-# What a process that is asked to end may take.
+# Limit for a process to end after SIGTERM.
 END_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """A process, started again when it is killed: by the command `again`; None: by the same.
+    """A process, restarted when it is killed, by the command `again` (None: the same).
 
-    `environment` is what it sees beside our own. A `lasting` one is never given up, nor done by itself: only a wrong
-    call ends it for good.
+    `environment` is added to this process's. A `lasting` child is restarted after every end except a wrong
+    call.
     """
 
     def __init__(
@@ -80,7 +75,7 @@ class Child:
         lasting: bool = False,
     ) -> None:
         self.name = name
-        self.code: int | None = None  # of the last end, once it is final
+        self.code: int | None = None  # of the last run, once final
         self._command = list(command)
         self._again = self._command if again is None else list(again)
         self._environment = environment or {}
@@ -92,16 +87,16 @@ class Child:
 
     @property
     def over(self) -> bool:
-        """Whether it ended and is not started again."""
+        """Whether it ended and will not be restarted."""
         return self.code is not None
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None where none runs."""
+        """None if no process runs."""
         return self._process.pid if self._process else None
 
     def look(self, now: float, *, stopping: bool) -> None:
-        """Start it, or see whether it has ended."""
+        """Start the process, or handle its end."""
         if self.over:
             return
         if self._process is None:
@@ -116,12 +111,12 @@ class Child:
             self._ended(code, now, stopping=stopping)
 
     def send(self, number: int) -> None:
-        """A signal to the process, if it runs."""
+        """Send a signal if the process runs."""
         if self._process and self._process.poll() is None:
             self._process.send_signal(number)
 
     def end(self) -> None:
-        """Ask it to end, and wait for that; END_SECONDS at most, then it is killed."""
+        """SIGTERM, then SIGKILL after END_SECONDS."""
         if self._process is None:
             return
         self.send(signal.SIGTERM)
@@ -149,7 +144,7 @@ class Child:
         self._deaths = 1 if now - self._started > HEALTHY_SECONDS else self._deaths + 1
         if self._deaths >= MOST_DEATHS and not self._lasting:
             logger.error(
-                "%s ended with %s for the %dth time in a row; it is given up",
+                "%s ended with %s for the %dth time in a row; not restarted",
                 self.name,
                 _told(code),
                 self._deaths,
@@ -158,11 +153,11 @@ class Child:
             return
         pause = min(FIRST_PAUSE_SECONDS * 2 ** min(self._deaths - 1, 10), LONGEST_PAUSE_SECONDS)
         self._not_before = now + pause
-        logger.warning("%s ended with %s; it is started again in %.1f s", self.name, _told(code), pause)
+        logger.warning("%s ended with %s, restarting in %.1f s", self.name, _told(code), pause)
 
 
 class Supervisor:
-    """Runs children until all are over."""
+    """Runs children until all have ended."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.children = list(children)
@@ -171,13 +166,13 @@ class Supervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal asked for the end."""
+        """Whether a signal requested the end."""
         return self._signals > 0
 
     def run(self, after: Callable[[], bool] = lambda: True) -> int:
-        """Until every child is over and `after` says yes; the highest exit code, 1 for a death by signal.
+        """Runs all children, then `after`. Returns the highest exit code; 1 for a kill.
 
-        `after` is not asked where a child went wrong. A signal while it is waited for ends the wait: STOPPED.
+        `after` is called until true, unless a child failed. A signal ends that wait with STOPPED.
         """
         previous = {number: signal.signal(number, self._signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -191,7 +186,7 @@ class Supervisor:
     def _worst(self) -> int:
         codes = [child.code or 0 for child in self.children]
         if self.stopping:
-            # Only an agent that had not begun yet dies of it.
+            # SIGTERM ends only an agent that had not started its loop.
             codes = [0 if code == -signal.SIGTERM else code for code in codes]
         return max((code if code >= 0 else 1 for code in codes), default=0)
 
@@ -199,7 +194,7 @@ class Supervisor:
         signals = self._signals
         while not after():
             if self._signals > signals:
-                logger.warning("not all results are stored; the coordinator goes on")
+                logger.warning("not all results are stored yet; the coordinator continues")
                 return STOPPED
             self._pause()
         return 0
@@ -218,7 +213,8 @@ class Supervisor:
         self._signals += 1
         if self._signals == 1 and not all(child.over for child in self.children):
             logger.info(
-                "%s: the agents finish their pages in flight and end; once more ends at once", _name(number)
+                "%s: agents finish their pages in flight and end; a second signal ends them at once",
+                _name(number),
             )
         for child in self.children:
             child.send(signal.SIGTERM if self._signals == 1 else signal.SIGKILL)
@@ -231,7 +227,7 @@ def agent_command(spider: str, arguments: Sequence[str]) -> list[str]:
 
 
 def numbered_file(uri: str, number: int) -> str:
-    """A feed's file for one of several agents: items.jsonl -> items-2.jsonl."""
+    """items.jsonl -> items-2.jsonl."""
     head, dot, tail = uri.rpartition(".")
     if "/" in tail or not dot or not head:
         return f"{uri}-{number}"
@@ -239,7 +235,7 @@ def numbered_file(uri: str, number: int) -> str:
 
 
 def end_with_parent(parent: int) -> None:
-    """In the child: drain and end when the supervisor dies, however it dies (Linux only)."""
+    """In a child process: drain when the supervisor ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

@@ -1,15 +1,10 @@
-"""The parent of a bundled server: stops it when no process uses it any more, however the last one ended.
-
-A script of its own, run without the rest of this project and without site-packages, so that it starts in milliseconds:
+"""The parent of a bundled server: stops it when no process uses it any more.
 
     python -I -S watchdog.py FOLDER SOCKET_FOLDER PROGRAMS OPTION …
 
-FOLDER has the locks of `crawler.local.server`. SOCKET_FOLDER is removed with the server; empty: there is none to
-remove. PROGRAMS is the folder of the server's program: a search for servers by that name finds servers alone.
-Descriptor 3 is server.lock, which the server keeps for its life.
-
-The watchdog ends with the server. If it is killed, the server gets SIGTERM, writes its file and ends too (Linux only);
-processes that still use the server start another one.
+FOLDER has the locks of `crawler.local.server`; SOCKET_FOLDER is removed with the server (empty: none);
+PROGRAMS has the server's program. Descriptor 3 is server.lock. If the watchdog is killed, the server gets
+SIGTERM (Linux only).
 """
 
 import fcntl
@@ -19,22 +14,22 @@ import time
 
 PROGRAM = "valkey-server"
 SERVER_LOCK_FD = 3
-# How often the watchdog looks for users. It stops a server that has none at two looks in a row: an agent that was
-# killed and is started again soon finds it running.
+# Interval of checks. A server without users at two checks in a row is stopped, so an agent that is restarted after
+# a kill finds it running.
 LOOK_SECONDS = 2.0
-# What the server may take to write its file and end. Nobody can join meanwhile.
+# Limit for the server to write its file and end. No process can join during that time.
 STOP_SECONDS = 60.0
-# Linux: the signal that a process gets when its parent dies.
+# Linux: the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
-# Not from the module `signal`, which takes as long to load as all the rest.
+# Importing the module `signal` takes as long as everything else here.
 SIGTERM = 15
 
 
 def watchdog(folder: str, socket_folder: str, command: list[str]) -> None:
-    """Start the server and stay until it has ended."""
+    """Runs the server and returns when it has ended."""
     server = start(command)
     os.close(SERVER_LOCK_FD)
-    # Opened once, so that they stay the locks of this server's users where the folder is removed.
+    # Opened once, so they stay the locks of this server's users if the folder is removed.
     start_lock, users_lock = (
         os.open(f"{folder}/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for name in ("start.lock", "users.lock")
@@ -43,7 +38,7 @@ def watchdog(folder: str, socket_folder: str, command: list[str]) -> None:
     looks_without_users = 0
     while True:
         time.sleep(LOOK_SECONDS)
-        if not try_lock(start_lock):  # a process joins or leaves
+        if not try_lock(start_lock):  # a process is joining or leaving
             looks_without_users = 0
             continue
         unused = try_lock(users_lock)
@@ -56,7 +51,7 @@ def watchdog(folder: str, socket_folder: str, command: list[str]) -> None:
 
 
 def start(command: list[str]) -> int:
-    """The server's process."""
+    """Returns the server's process id."""
     parent = os.getpid()
     child = os.fork()
     if child:
@@ -65,7 +60,7 @@ def start(command: list[str]) -> int:
         os.setsid()
         end_with_parent(parent)
         os.pwrite(SERVER_LOCK_FD, f"{os.getpid():<20}\n".encode(), 0)
-        os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+        os.execv(command[0], command)  # noqa: S606 - no shell needed
     except OSError as error:
         os.write(2, f"{command[0]} cannot be started: {error}\n".encode())
     finally:
@@ -73,7 +68,7 @@ def start(command: list[str]) -> int:
 
 
 def end_with_parent(parent: int) -> None:
-    """In the server's process: SIGTERM when the watchdog dies."""
+    """In the server's process: SIGTERM when the watchdog ends."""
     if sys.platform == "linux":
         import ctypes
 
@@ -83,7 +78,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_with(server: int) -> None:
-    """From now on this process ends as soon as the server has ended."""
+    """Ends this process as soon as the server has ended."""
     import signal
 
     def look(*_: object) -> None:
@@ -95,8 +90,8 @@ def end_with(server: int) -> None:
 
 
 def stop(server: int, socket_folder: str) -> None:
-    """Needs both locks. Ends this process with the server; returns where the server does not end."""
-    os.write(2, b"watchdog: no process uses this server any more; it is stopped\n")
+    """Needs both locks. Returns only if the server does not end."""
+    os.write(2, b"watchdog: no process uses this server any more; stopping it\n")
     try:
         os.kill(server, SIGTERM)
         time.sleep(STOP_SECONDS)
@@ -107,7 +102,7 @@ def stop(server: int, socket_folder: str) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take it if no other process holds it."""
+    """True if the lock was free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,14 +1,8 @@
-"""What the tables and the queue say. One file is one report, found by its name.
+"""Reports from the tables and the queue; one module is one report.
 
-A file has `figures(crawl)`, plain data that JSON can take, and `text(figures)`, the same for a person and never
-empty. It may have more; where it has not, what stands in is told in `Report`:
-
-    rows(figures)      -> list[dict[str, …]]   the figures as one table, for CSV and pages; each row has the same keys
-    pictures(figures)  -> list[Picture]        crawler.views.drawing has bars, columns, heat maps, curves and graphs
-    failed(figures)    -> bool                 whether they judge the crawl as bad: the command's exit code 1
-
-Reports read in short stretches (crawler.store.queries.in_stretches) and take an empty database; DatabaseError passes
-through.
+It has `figures(crawl)`, data for JSON, and `text(figures)`, not empty; optionally `rows`, `pictures` and
+`failed` (see `Report`). Reports read in short transactions (crawler.store.queries.in_stretches) and accept an
+empty database. DatabaseError propagates.
 """
 
 from __future__ import annotations
@@ -29,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Crawl(NamedTuple):
-    """Whose figures are asked for: its tables, and its settings where the queue is to be asked too."""
+    """A report's input: the tables, and settings to connect to the queue."""
 
     engine: Engine
     settings: BaseSettings
     options: Options
-    url: str = ""  # of one page that is asked about, where a report can tell of one
+    url: str = ""  # of one page, for reports on single pages
 
 
 class Report:
-    """A report by its name; ModuleNotFoundError where there is none."""
+    """A report by name. Raises ModuleNotFoundError if there is none."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,19 +40,19 @@ class Report:
 
     @property
     def title(self) -> str:
-        """The first line of its file."""
+        """The first line of the module's docstring."""
         return (inspect.getdoc(self._module) or self.name).split("\n")[0].rstrip(".")
 
     def figures(self, crawl: Crawl) -> Any:
-        """What it found; JSON can take it."""
+        """Data for JSON."""
         return self._module.figures(crawl)
 
     def text(self, figures: Any) -> str:
-        """The same for a person at a terminal."""
+        """For the terminal."""
         return str(self._module.text(figures))
 
     def rows(self, figures: Any) -> list[dict[str, Any]]:
-        """As one table. A report without: its list of rows, or a row for each figure, lists in it as JSON."""
+        """One table, with the same keys in all rows. Default: the figures' list, or a row per figure."""
         own = getattr(self._module, "rows", None)
         if own:
             return list(own(figures))
@@ -67,18 +61,18 @@ class Report:
         return [{"figure": name, "value": _cell(value)} for name, value in figures.items()]
 
     def pictures(self, figures: Any) -> list[Picture]:
-        """For a page; a report without has none."""
+        """Default: none."""
         own = getattr(self._module, "pictures", None)
         return list(own(figures)) if own else []
 
     def failed(self, figures: Any) -> bool:
-        """Whether the figures judge the crawl as bad; a report without never does."""
+        """Whether the crawl failed the report. Default: False."""
         own = getattr(self._module, "failed", None)
         return bool(own and own(figures))
 
 
 def names() -> list[str]:
-    """All reports that there are."""
+    """All reports."""
     files = (file.name for file in resources.files(__name__).iterdir())
     return sorted(name.removesuffix(".py") for name in files if name[0] != "_" and name.endswith(".py"))
 

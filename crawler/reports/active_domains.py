@@ -1,11 +1,8 @@
-"""Active domains: what is registered at home or lies at home, by the pages' links, mail and FTP addresses (paper 001).
+"""Active domains (paper 001's Find_Active_Domain), from the pages' links, mail and FTP addresses.
 
-The paper's Find_Active_Domain. A domain below NATIONAL_DOMAIN is "national"; any other whose address is a domestic one
-is "international" (the paper's foreign domain set: com, net, org, edu on domestic addresses); the rest is
-"elsewhere", or "unknown" as long as nobody knows its address. Addresses are those that the crawl connected to;
-RESOLVE_DOMAINS asks for the others. Domestic are the networks in DOMESTIC_NETWORKS, else those that the country of
-NATIONAL_DOMAIN was given. Whether a domain runs a server at all is not tried: the paper's definition asks for it, its
-algorithm does not.
+"national": below NATIONAL_DOMAIN; "international": others with a domestic address; "elsewhere"; "unknown": no
+known address. Addresses are those of connections, or DNS with RESOLVE_DOMAINS. Domestic are
+DOMESTIC_NETWORKS, else those allocated to NATIONAL_DOMAIN's country.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from crawler.reports import Crawl
 
 CLASSES = ("national", "international", "elsewhere", "unknown")
-# How a domain was named: its pages were met or linked to, mail goes to it, files lie on its FTP server.
+# How a domain was named: in pages or links, in mail addresses, in FTP links.
 KINDS = ("web", "mail", "ftp")
 MOST_LINES = 20
 # Countries whose domain is not their code in ISO 3166.
@@ -42,7 +39,7 @@ IsDomestic = Callable[[str], bool]
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """How many registered domains there are of each class and kind, and all of them by name."""
+    """Domains by class and kind, and all domains."""
     is_domestic = domestic(crawl.options)
     named = _named(crawl)
     addresses = _addresses(crawl)
@@ -75,10 +72,10 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def domestic(options: Options) -> IsDomestic:
-    """Whether an address is a domestic one; OptionError for a file of networks that cannot be used."""
+    """Raises OptionError for an unusable file of networks."""
     if options.domestic_networks:
         return _in_networks(options.domestic_networks)
-    from iptocc import country_code  # the country's blocks are 0.6 MB: only whoever asks loads them
+    from iptocc import country_code  # imported here: 0.6 MB of data
 
     national = options.national_domain.lower().strip(".")
     country = COUNTRY_OF.get(national, national.upper())
@@ -134,12 +131,12 @@ def _class_of(name: str, suffix: str, address: str, is_domestic: IsDomestic) -> 
 
 
 def _named(crawl: Crawl) -> dict[str, set[str]]:
-    """Registered domains and how each was named; addresses and names of one word are no domains."""
+    """Registered domains and their kinds, without addresses and single labels."""
     columns = (pages.c.outside_hosts, pages.c.mail_domains, pages.c.ftp_domains)
-    asked = select(*columns).where(pages.c.outcome.in_(("stored", "duplicate")))
+    query = select(*columns).where(pages.c.outcome.in_(("stored", "duplicate")))
     hosts: dict[str, set[str]] = {kind: set() for kind in KINDS}
     decode = msgspec.json.Decoder(list[str]).decode
-    for row in in_stretches(crawl.engine, pages, asked):
+    for row in in_stretches(crawl.engine, pages, query):
         for kind, words in zip(KINDS, row, strict=True):
             if words:
                 hosts[kind].update(decode(words))
@@ -159,9 +156,9 @@ def _names(hosts: Iterable[str]) -> Iterable[str]:
 
 
 def _addresses(crawl: Crawl) -> dict[str, str]:
-    """Domains and an address that the crawl met there."""
-    asked = select(pages.c.site_id, func.max(pages.c.address)).where(pages.c.address.is_not(None))
-    met = dict(in_stretches(crawl.engine, pages, asked.group_by(pages.c.site_id)))
+    """An address per domain that the crawl connected to."""
+    query = select(pages.c.site_id, func.max(pages.c.address)).where(pages.c.address.is_not(None))
+    met = dict(in_stretches(crawl.engine, pages, query.group_by(pages.c.site_id)))
     domain_of = domain_finder(private_suffixes=False)
     return {
         domain_of(site): str(met[site_id]) for site_id, site in site_names(crawl.engine) if site_id in met
@@ -169,12 +166,12 @@ def _addresses(crawl: Crawl) -> dict[str, str]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """A line for each class, then some of the international ones."""
+    """For the terminal."""
     about = {
         "national": f"below .{found['national_domain']}",
         "international": "others on domestic addresses",
         "elsewhere": "others, ignored by the paper",
-        "unknown": "others whose address nobody asked for: RESOLVE_DOMAINS=True does",
+        "unknown": "others without a known address; RESOLVE_DOMAINS=True looks them up",
     }
     lines = [f"  {'':<14} {'domains':>9} {'web':>9} {'mail':>9} {'ftp':>9}"]
     for name in CLASSES:
@@ -187,12 +184,12 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each domain."""
+    """One table."""
     return list(found["domains"])
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """The classes as bars."""
+    """For a page."""
     many = {name: found["classes"][name]["domains"] for name in CLASSES}
     shown = [Bar(name, number, f"{number:,}") for name, number in many.items()]
     return (

@@ -1,4 +1,4 @@
-"""The graph of blocks: the sites that weigh most, and how their pages link to each other (paper 003's block graph)."""
+"""The graph of blocks: the heaviest sites and their links (paper 003's block graph)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from crawler.reports import Crawl
 
 MOST_BLOCKS = 50
-# Ties that are drawn, the strongest ones: more are a mesh in which nothing is seen.
+# The strongest links are drawn; with more, the picture is unreadable.
 MOST_TIES = 120
-# How strongly any two blocks are held together, where the strongest tie is 1.
+# Weak tie between any two blocks; the strongest link is 1.
 HELD = 0.03
 # Blocks and links with a line of their own.
 MOST_LINES = 15
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """The MOST_BLOCKS hosts of the highest rank, or with the most pages before any ranking, and links between them.
+    """The MOST_BLOCKS hosts by rank, or by pages before any ranking (`by`), and their links.
 
-    A link's weight is the number of stored pages of one host that name the other. `by` says which of the two ordered
-    them.
+    A link's weight is the number of linking pages.
     """
     by, weights = _heaviest(crawl)
     links = _links(crawl, weights)
@@ -83,23 +82,23 @@ def _by_host(found: Any) -> dict[str, float]:
 
 
 def _links(crawl: Crawl, hosts: dict[str, float]) -> Counter[tuple[str, str]]:
-    """Pages of one host that name another one of these."""
+    """Pages of one host that name another of these."""
     with transaction(crawl.engine) as db:
         rows = db.execute(select(sites.c.site_id, sites.c.site)).all() if len(hosts) > 1 else []
     source = {site_id: host_of(site) for site_id, site in rows if host_of(site) in hosts}
-    asked = select(pages.c.site_id, pages.c.outside_hosts).where(
+    query = select(pages.c.site_id, pages.c.outside_hosts).where(
         pages.c.outcome == "stored", pages.c.outside_hosts.is_not(None)
     )
     links: Counter[tuple[str, str]] = Counter()
     decode = msgspec.json.Decoder(list[str]).decode
-    for site_id, words in in_stretches(crawl.engine, pages, asked) if source else ():
+    for site_id, words in in_stretches(crawl.engine, pages, query) if source else ():
         if (one := source.get(site_id)) is not None:
             links.update((one, other) for other in decode(words) if other in hosts and other != one)
     return links
 
 
 def text(found: dict[str, Any]) -> str:
-    """The heaviest blocks, then the strongest ties."""
+    """For the terminal."""
     if not found["blocks"]:
         return "  no page is stored yet"
     lines = [f"  {one['weight']:>12,.2f}  {one['host']}" for one in found["blocks"][:MOST_LINES]]
@@ -111,12 +110,12 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each link."""
+    """One table."""
     return list(found["links"])
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """Blocks that link to each other near each other."""
+    """For a page."""
     if not found["links"]:
         return []
     title = (
@@ -126,8 +125,8 @@ def pictures(found: dict[str, Any]) -> list[Picture]:
 
 
 def _placed(found: dict[str, Any]) -> tuple[list[Node], list[Edge]]:
-    """Nodes with their places; the same figures give the same picture."""
-    import networkx  # it takes a while, and only pictures need it
+    """Nodes with positions; deterministic."""
+    import networkx  # imported here: it is slow, and only pictures need it
 
     drawn = networkx.Graph()
     drawn.add_nodes_from(one["host"] for one in found["blocks"])
@@ -144,10 +143,7 @@ def _placed(found: dict[str, Any]) -> tuple[list[Node], list[Edge]]:
 
 
 def _spread(drawn: networkx.Graph) -> dict[str, tuple[float, float]]:
-    """A place for each block, 0 to 1 both ways: near those that it is tied to, and none on top of another.
-
-    Every two blocks are tied a little, or parts of a graph that nothing ties would fly apart and shrink to dots.
-    """
+    """Positions, 0 to 1, without overlap. Weak ties keep unconnected parts together."""
     import networkx
 
     held = networkx.complete_graph(sorted(drawn))

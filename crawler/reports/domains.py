@@ -1,4 +1,4 @@
-"""Registered domains of the crawl: their sites, their pages, and how many pages of others link to them."""
+"""Registered domains: their sites, their pages, and how many pages of other domains link to them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST_LINES = 20
 
 
 def figures(crawl: Crawl) -> list[dict[str, Any]]:
-    """Domains with stored pages, the one with the most first.
+    """Domains with stored pages, the largest first.
 
-    `linked_from` counts stored pages of other hosts that name a host of the domain, at most 50 hosts a page.
+    `linked_from`: stored pages of other hosts; at most 50 hosts per page count.
     """
     find = domain_finder(private_suffixes=crawl.options.domain_private_suffixes)
     site_domain = {site_id: find(site) for site_id, site in site_names(crawl.engine)}
@@ -44,27 +44,27 @@ def figures(crawl: Crawl) -> list[dict[str, Any]]:
 
 
 def _pages(crawl: Crawl, site_domain: dict[int, str]) -> tuple[Counter[str], Counter[str]]:
-    asked = (
+    query = (
         select(pages.c.site_id, func.count(), func.sum(pages.c.size))
         .where(pages.c.outcome == "stored")
         .group_by(pages.c.site_id)
     )
     many: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for site_id, number, size in in_stretches(crawl.engine, pages, asked):
-        name = site_domain.get(site_id, "not told yet")
+    for site_id, number, size in in_stretches(crawl.engine, pages, query):
+        name = site_domain.get(site_id, "not known yet")
         many[name] += number
         sizes[name] += int(size)
     return many, sizes
 
 
 def _linked_from(crawl: Crawl, find: Any, domains: set[str]) -> Counter[str]:
-    asked = select(pages.c.outside_hosts).where(
+    query = select(pages.c.outside_hosts).where(
         pages.c.outcome == "stored", pages.c.outside_hosts.is_not(None)
     )
     hosts: Counter[str] = Counter()
     decode = msgspec.json.Decoder(list[str]).decode
-    for (words,) in in_stretches(crawl.engine, pages, asked):
+    for (words,) in in_stretches(crawl.engine, pages, query):
         hosts.update(decode(words))
     linked: dict[str, int] = defaultdict(int)
     for host, number in hosts.items():
@@ -74,7 +74,7 @@ def _linked_from(crawl: Crawl, find: Any, domains: set[str]) -> Counter[str]:
 
 
 def text(found: list[dict[str, Any]]) -> str:
-    """A line for each of the largest."""
+    """For the terminal."""
     if not found:
         return "  no page is stored yet"
     lines = [f"  {'domain':<40} {'sites':>9} {'pages':>12} {'size':>10} {'linked from':>12}"]
@@ -88,6 +88,6 @@ def text(found: list[dict[str, Any]]) -> str:
 
 
 def pictures(found: list[dict[str, Any]]) -> list[Picture]:
-    """The largest."""
+    """For a page."""
     shown = [Bar(one["domain"], one["pages"], f"{one['pages']:,}") for one in found[:MOST_LINES]]
     return [Picture("Stored pages by registered domain", bars(shown, "pages by domain"))] if shown else []

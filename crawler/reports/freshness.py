@@ -1,7 +1,6 @@
-"""How fresh the copy is believed to be, what rechecking it costs, and what it asks next.
+"""Estimated freshness of the copy, the cost of rechecks, and the next ones.
 
-With a URL (`--url`): why that page is asked when it is. Believed, not known: a page's change rate is what its visits so
-far make likely (crawler.recheck).
+`--url`: when recheck fetches that page, and why.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Of all sites that recheck has looked at, or of one page; where it does not choose: why there is nothing."""
+    """`why` if there is nothing."""
     if not crawl.options.recheck_chooses:
         return {"pages": 0, "why": _why_nothing(crawl.options)}
     import numpy as np
@@ -67,58 +66,58 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """For a person."""
+    """For the terminal."""
     if "url" in found:
         return _page_text(found)
     if not found["pages"]:
-        return str(found.get("why", "Recheck has looked at no page yet."))
+        return str(found.get("why", "Recheck has considered no page yet."))
     lines = [
         f"{found['pages']:,} of {found['pages_in_all']:,} pages, on {found['sites']:,} of "
-        f"{found['sites_in_all']:,} sites, were looked at so far; believed to be as we have them: "
+        f"{found['sites_in_all']:,} sites, considered so far; estimated to be unchanged: "
         f"{found['believed_fresh']:.1%}, by importance {found['believed_fresh_by_importance']:.1%}",
-        f"last asked: half within {span(found['staleness_median_seconds'])}, "
+        f"last fetched: half within {span(found['staleness_median_seconds'])}, "
         f"on average {span(found['staleness_mean_seconds'])} ago, "
         f"longest {span(found['staleness_longest_seconds'])} ago",
         *(
             f"  within {span(float(bound)):12} {share:7.1%}"
             for bound, share in found["staleness_shares"].items()
         ),
-        f"asked in the last hour: {found['asked_last_hour']:,} pages; the budget has "
+        f"rechecked in the last hour: {found['asked_last_hour']:,} pages; the budget has "
         f"{found['budget_per_hour']:,.1f} requests an hour",
     ]
     if found["due_within_hours"] is None:
-        return "\n".join([*lines, "what comes next is not known: there is no price yet, or Redis is away"])
-    lines.append("worth a visit, if nothing were asked before:")
+        return "\n".join([*lines, "next rechecks unknown: there is no price yet, or Redis is unavailable"])
+    lines.append("worth a visit, if nothing is fetched before:")
     lines += [f"  within {hours:>2} h {many:12,}" for hours, many in found["due_within_hours"].items()]
     return "\n".join(lines)
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """How long ago pages were last asked, and how many are worth a visit soon."""
+    """Pages by time of the last fetch, and pages soon worth a visit."""
     if not found.get("pages"):
         return []
-    asked = [
+    recent = [
         Bar(f"within {span(float(bound))}", share, f"{share:.1%}")
         for bound, share in found["staleness_shares"].items()
     ]
-    drawn = [Picture("Share of the pages that were last asked", bars(asked, "pages by staleness"))]
+    drawn = [Picture("Share of the pages that were last fetched", bars(recent, "pages by staleness"))]
     if found["due_within_hours"]:
         due = [
             Bar(f"within {hours} h", many, f"{many:,}") for hours, many in found["due_within_hours"].items()
         ]
-        title = "Pages worth a visit, if nothing were asked before"
+        title = "Pages worth a visit, if nothing is fetched before"
         drawn.append(Picture(title, bars(due, "pages worth a visit")))
     return drawn
 
 
 def _why_nothing(options: Options) -> str:
     if options.recrawl_mode == PLAIN:
-        return f"RECRAWL_MODE is {PLAIN!r}: recheck asks all pages alike, whatever is believed of them."
-    return "RECHECK_INTERVAL_SECONDS is 0: recheck asks no page."
+        return f"RECRAWL_MODE is {PLAIN!r}: recheck fetches all pages at the same interval."
+    return "RECHECK_INTERVAL_SECONDS is 0: recheck fetches no page."
 
 
 def span(seconds: float) -> str:
-    """A time as a person says it."""
+    """`5 minutes`, in the largest fitting unit."""
     for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -129,27 +128,27 @@ def _page_text(found: dict[str, Any]) -> str:
     rate = found["changes_a_day"]
     lines = [
         found["url"],
-        f"  last asked {span(found['age_seconds'])} ago; state {found['state']}",
-        f"  it is thought to change {rate:.3g} times a day (once in {span(DAY / rate)})",
+        f"  last fetched {span(found['age_seconds'])} ago; state {found['state']}",
+        f"  it is estimated to change {rate:.3g} times a day (once in {span(DAY / rate)})",
         f"  so the copy is still the page with a probability of {found['current']:.1%}",
         f"  importance {found['importance']:.2f}, where 1 is the average page's",
         f"  a visit now is worth {found['value_seconds']:,.0f} seconds of freshness, before importance",
         f"  it costs {found['cost_seconds']:,.2f} seconds of the budget",
     ]
     if "score" not in found:
-        return "\n".join([*lines, "  there is no price yet, or Redis is away: when it is asked is not known"])
+        return "\n".join([*lines, "  next recheck unknown: there is no price yet, or Redis is unavailable"])
     wait = found["worth_it_in_seconds"]
     when = "not within a year" if wait is None else "now" if not wait else f"in {span(wait)}"
     lines += [
         f"  at a price of {found['price']:.3g} its score in mode {found['mode']} is {found['score']:.3g}; "
-        f"pages above {found['floor']:.3g} are asked",
+        f"pages above {found['floor']:.3g} are fetched",
         f"  it is worth a visit {when}",
     ]
     return "\n".join(lines)
 
 
 def _fields(crawl: Crawl) -> dict[str, float]:
-    """Recheck's account as the queue keeps it; nothing where Redis is away."""
+    """Recheck's budget in the queue; empty if Redis is unavailable."""
     with suppress(ServerAwayError, ServerError), joined(crawl.settings, crawl.options):
         return asyncio.run(_ask(crawl))
     return {}

@@ -14,19 +14,19 @@ from crawler.views.drawing import Bar, Picture, bars
 if TYPE_CHECKING:
     from crawler.reports import Crawl
 
-# A host's root or a first folder that begins with a tilde, with or without the name of its first page.
+# A host's root or a first folder with a tilde, with or without its index page.
 _HOME = re.compile(
     r"https?://(?P<host>[^/?#]+)(?:/(?:(?:~|%7[Ee])(?P<name>[^/?#]+)/?)?(?:(?:index|default|main)\.\w+)?)?"
 )
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Distinct home pages among the stored pages; http and https, `/` and `/index.html` are one."""
-    asked = select(pages.c.url).where(pages.c.outcome.in_(("stored", "duplicate")))
+    """Distinct home pages; http and https, `/` and `/index.html` are equal."""
+    query = select(pages.c.url).where(pages.c.outcome.in_(("stored", "duplicate")))
     hosts: set[str] = set()
     people: set[str] = set()
     many = 0
-    for (url,) in in_stretches(crawl.engine, pages, asked):
+    for (url,) in in_stretches(crawl.engine, pages, query):
         many += 1
         if home := home_of(url):
             (people if "~" in home else hosts).add(home)
@@ -40,7 +40,7 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def home_of(url: str) -> str:
-    """The one spelling of the home page that this URL is, `host` or `host/~name`; empty: it is none."""
+    """`host` or `host/~name`; empty: not a home page."""
     found = _HOME.fullmatch(url)
     if found is None:
         return ""
@@ -48,7 +48,7 @@ def home_of(url: str) -> str:
 
 
 def text(found: dict[str, Any]) -> str:
-    """How many there are of each form."""
+    """For the terminal."""
     lines = [
         f"  {'home pages':<20} {found['home_pages']:>12,}",
         f"  {'of hosts':<20} {found['of_hosts']:>12,}   http://host/",
@@ -60,7 +60,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """Both forms as bars."""
+    """For a page."""
     forms = [(name, found[key]) for name, key in (("of hosts", "of_hosts"), ("of people", "of_people"))]
     shown = [Bar(name, many, f"{many:,}") for name, many in forms]
     return [Picture("Home pages by form", bars(shown, "home pages"))] if found["home_pages"] else []

@@ -1,7 +1,6 @@
-"""The hour table: which sites come first in each of the next 24 hours, by the crawl's policy (paper 000's table).
+"""The hour table: the first sites of each of the next 24 hours (paper 000's table).
 
-Made anew from the queue and the tables, as the planner would make it now; the crawl's own policy is the one its last
-agent named, else SITE_SCHEDULER.
+Computed as by the planner, with the policy of the last agent, else SITE_SCHEDULER.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
     from crawler.planning.planner import Seen
     from crawler.reports import Crawl
 
-# Sites named in a column.
+# Sites per column.
 TOP = 10
-# Hours side by side, and characters of a site's name, in 100 columns of a terminal.
+# Columns side by side, and characters of a site's name, for 100 columns of a terminal.
 SIDE_BY_SIDE, WIDTH = 4, 24
 # Of the picture.
 MOST_ROWS = 60
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """The policy, and for each hour the sites in its order, the first TOP; loads in per cent, None where unknown."""
+    """The first TOP sites of each hour; loads in per cent, None: unknown."""
     with joined(crawl.settings, crawl.options):
         seen, columns = asyncio.run(_look(crawl))
     names, load = seen.prospects.names, seen.view.load
@@ -70,7 +69,7 @@ def _per_cent(load: int) -> int | None:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The table, SIDE_BY_SIDE hours at a time; behind each site its load in that hour."""
+    """SIDE_BY_SIDE hours per block, with each site's load."""
     if not found["sites"]:
         return f"hour table by {found['scheduler']}: no site waits"
     head = f"hour table by {found['scheduler']}, {found['sites']:,} sites, load in %"
@@ -80,7 +79,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each hour and place in it, the first place first."""
+    """A row for each hour and rank."""
     return [
         {"hour": one["hour"], "place": place, **site}
         for one in found["hours"]
@@ -89,7 +88,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """The sites by the hours in which they are among the first, those on top that are so soonest."""
+    """Sites by the hours in which they come first."""
     sites = list(dict.fromkeys(row["site"] for row in rows(found)))
     if not sites:
         return []
@@ -106,7 +105,7 @@ def pictures(found: dict[str, Any]) -> list[Picture]:
 def _heat_rows(found: dict[str, Any], sites: list[str]) -> Iterator[HeatRow]:
     first = [{one["site"]: one["load"] for one in hour["sites"]} for hour in found["hours"]]
     for site in sites:
-        loads = [hour.get(site, 0) for hour in first]  # 0 where the cell is crossed out
+        loads = [hour.get(site, 0) for hour in first]  # 0 in crossed-out cells
         cells = [None if load is None else load / 100 for load in loads]
         yield HeatRow(host(site), cells, [site in hour for hour in first])
 

@@ -50,27 +50,27 @@ NAMES = {
 
 
 def figures(crawl: Crawl) -> list[dict[str, Any]]:
-    """Stored pages and their bytes by language, the most frequent first; None: too little text to tell.
+    """Pages and bytes by language, most frequent first; None: too little text.
 
-    Shares are of the pages whose language is told.
+    Shares are of pages with a language.
     """
-    asked = (
+    query = (
         select(pages.c.language, func.count(), func.sum(pages.c.size))
         .where(pages.c.outcome == "stored")
         .group_by(pages.c.language)
     )
     many: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for language, number, size in in_stretches(crawl.engine, pages, asked):
+    for language, number, size in in_stretches(crawl.engine, pages, query):
         many[language or ""] += number
         sizes[language or ""] += int(size)
-    told = many.total() - many[""]
+    known = many.total() - many[""]
     return [
         {
             "language": language or None,
             "pages": number,
             "bytes": sizes[language],
-            "share": round(number / told, 4) if language else None,
+            "share": round(number / known, 4) if language else None,
         }
         for language, number in sorted(many.items(), key=lambda one: (-one[1], one[0]))
         if number
@@ -78,7 +78,7 @@ def figures(crawl: Crawl) -> list[dict[str, Any]]:
 
 
 def text(found: list[dict[str, Any]]) -> str:
-    """A line for each language."""
+    """For the terminal."""
     if not found:
         return "  no page is stored yet"
     lines = [
@@ -91,7 +91,7 @@ def text(found: list[dict[str, Any]]) -> str:
 
 
 def pictures(found: list[dict[str, Any]]) -> list[Picture]:
-    """The most frequent languages."""
+    """For a page."""
     shown = [
         Bar(_name(one["language"]), one["pages"], f"{one['pages']:,}   {_share(one['share'])}")
         for one in found[:MOST_LINES]
@@ -100,7 +100,7 @@ def pictures(found: list[dict[str, Any]]) -> list[Picture]:
 
 
 def _name(language: str | None) -> str:
-    return "not told" if language is None else NAMES.get(language, language)
+    return "unknown" if language is None else NAMES.get(language, language)
 
 
 def _share(share: float | None) -> str:

@@ -1,12 +1,10 @@
-"""Where every URL is that was ever accepted: the proof that none was lost.
+"""Where every accepted URL is: the proof that none was lost.
 
-Each place is counted by itself: the outcomes from the tables, what is still to be fetched from the frontiers, what is
-on its way from the results stream. So a sum that is not what was accepted shows a loss. The queue also knows which
-pages the tables must hold (`crawler.reconcile.agreement`): rows that are gone, or that are of other URLs, show as well.
-While agents work the figures move; at rest they must agree to the last URL.
+Outcomes come from the tables, pending URLs from the frontiers, records from the results stream. Their sum
+must be the accepted URLs, and the tables must agree with the queue (`crawler.reconcile.agreement`). While
+agents work the figures move.
 
-What bounds leave out stands beside that, by reason (`crawler.left_out`): URLs over budget are accepted ones, pages that
-were too large or of a trap may be; the others were never accepted, and so have no place. Queue and tables must agree.
+URLs excluded by limits (`crawler.left_out`) are listed by reason.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ if TYPE_CHECKING:
     from crawler.reconcile.agreement import Account
     from crawler.reports import Crawl
 
-# Where a URL can be. `given_up`: known of a site that was blocked or turned out to be another's alias.
+# Where a URL can be. `given_up`: of a blocked site or an alias.
 OUTCOMES = ("stored", "redirected", "duplicate", "failed", "dead", "denied", "filtered")
 PLACES = (*OUTCOMES, "over_budget", "given_up", "pending", "in_stream", "refused")
-# Sites of which much is left out, named in the text.
+# Sites with many excluded URLs that the text names.
 CUT_SHOWN = 10
 
 _ABOUT = {
@@ -42,9 +40,9 @@ _ABOUT = {
     "failed": "no answer, or an error",
     "dead": "given up after all tries",
     "denied": "by robots.txt or as a trap, never fetched",
-    "filtered": "fetched, of a kind that is not kept",
+    "filtered": "fetched, content type not kept",
     "over_budget": "beyond MAX_PAGES_PER_SITE or a site's budget",
-    "given_up": "of sites that are blocked, or another's alias",
+    "given_up": "of blocked sites and aliases",
     "pending": "still to fetch, or in flight",
     "in_stream": "fetched, on their way to the tables",
     "refused": "by the database; kept in dead_letters with the reason",
@@ -54,8 +52,7 @@ _ABOUT = {
 def figures(crawl: Crawl) -> dict[str, Any]:
     """Accepted URLs and their places, in all and per site.
 
-    `balanced` says whether every sum is what was accepted, and queue and tables agree on every site; `wrong` says of
-    each site where they do not.
+    `balanced`: sums match, queue and tables agree. `wrong`: errors by site.
     """
     found = _ask_queue(crawl)
     queue_seen, working, accounts = found or (False, False, agreement.of_tables(crawl.engine))
@@ -79,7 +76,7 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The sum, and the sites that do not add up."""
+    """For the terminal."""
     lines = [f"  {'accepted':<12} {found['accepted']:>12,}   URLs of {len(found['sites']):,} sites"]
     lines += [
         f"  {_words(place):<12} {found[place]:>12,}   {_ABOUT.get(place, '')}".rstrip()
@@ -88,7 +85,7 @@ def text(found: dict[str, Any]) -> str:
     ]
     if found["earlier"]:
         lines.append(
-            f"  {'(earlier':<12} {found['earlier']:>12,}   kept of earlier walks, no longer linked to)"
+            f"  {'(earlier':<12} {found['earlier']:>12,}   kept of earlier crawls, no longer linked)"
         )
     lines += _cuts(found)
     lines.append(_verdict(found))
@@ -102,10 +99,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each site: what it accepted, where that is, how many URLs of it are nowhere, and what is wrong.
-
-    Then what bounds leave out of it, in all and by reason.
-    """
+    """A row for each site."""
     wrong = _in_words(found)
     return [
         {
@@ -121,7 +115,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """The places that hold a URL, as bars, and beside them what is nowhere."""
+    """A bar for each place, and for missing URLs."""
     if not found["accepted"]:
         return []
     shown = [Bar(_words(place), found[place], f"{found[place]:,}") for place in PLACES if found[place]]
@@ -131,12 +125,11 @@ def pictures(found: dict[str, Any]) -> list[Picture]:
 
 
 def failed(found: dict[str, Any]) -> bool:
-    """Whether the figures show a loss; those that move under agents at work prove nothing."""
+    """Whether URLs are missing; False while agents work."""
     return not (found["balanced"] or found["working"])
 
 
 def _cuts(found: dict[str, Any]) -> list[str]:
-    """What bounds leave out, in all and of the sites with most of it."""
     cut = {site: sum(one["left_out"].values()) for site, one in found["sites"].items() if one["left_out"]}
     if not cut:
         return []
@@ -159,7 +152,7 @@ def _verdict(found: dict[str, Any]) -> str:
     if found["balanced"]:
         words = "balanced: every URL is accounted for"
     elif found["working"]:
-        words = f"{_surplus(found['missing'])}; agents are at work, so ask again when they have ended"
+        words = f"{_surplus(found['missing'])}; agents are at work; run it again when they have ended"
     else:
         missing, sites = found["missing"], len(_in_words(found))
         words = f"NOT balanced: {_surplus(missing) if missing else f'{sites:,} sites differ'}"
@@ -171,7 +164,7 @@ def _surplus(missing: int) -> str:
 
 
 def _in_words(found: dict[str, Any]) -> dict[str, str]:
-    """What is wrong with each site that is not in order."""
+    """The errors of each site that has any."""
     sums = {site: _surplus(_missing(one)) for site, one in found["sites"].items() if _missing(one)}
     return {**sums, **found["wrong"]}
 
@@ -181,11 +174,11 @@ def _missing(account: Mapping[str, Any]) -> int:
     return missing
 
 
-# --- The accounts -------------------------------------------------------------------------------------------
+# --- Accounts ---
 
 
 def _ask_queue(crawl: Crawl) -> tuple[bool, bool, list[Account]] | None:
-    """Whether the queue was seen, whether agents work, and every site's account; None: there is no server to ask."""
+    """Whether the queue was read, whether agents work, all accounts. None: no server."""
     try:
         with joined(crawl.settings, crawl.options):
             return asyncio.run(_compare(crawl))

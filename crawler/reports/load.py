@@ -1,4 +1,4 @@
-"""How busy each site will be in the next 24 hours, the busiest first: when it is best visited is seen at once."""
+"""Load of each site in the next 24 hours, the busiest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_LINES = 40
 # Of the picture.
 MOST_ROWS = 60
 HOURS = 24
-# One block an hour: the taller, the busier.
+# One block per hour: the taller, the busier.
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CLOSED, _NOTHING = "-", "."
 # Of a site's name.
@@ -24,15 +24,15 @@ _WIDTH = 40
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """All sites of which something is known, the busiest first; loads 0 to 1 from this hour on, None: unknown."""
+    """Sites with a known load, the busiest first; 0 to 1 from this hour on, None: unknown."""
     return Loads().picture(crawl.engine, crawl.options)
 
 
 def text(found: dict[str, Any]) -> str:
-    """A line for each of the busiest sites."""
+    """For the terminal."""
     sites = found["sites"]
     if not sites:
-        return "  no load is known yet: agents tell it of sites with three pages and more in an hour"
+        return "  no load is known yet: agents measure it on sites with three or more pages in an hour"
     lines = [f"  {'site':<{_WIDTH}} {_scale(found):<{HOURS}} pages/h  visits"]
     shown = sites if len(sites) < MOST_LINES else sites[: MOST_LINES - 2]
     lines += map(_line, shown)
@@ -44,7 +44,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def _scale(found: dict[str, Any]) -> str:
-    """The hour of the day (UTC) above the first column and every sixth behind it."""
+    """The hour (UTC) above every sixth column."""
     hours = [found["hour"] + step for step in range(0, HOURS, 6)]
     return "".join(f"{hour % HOURS:02}h   " for hour in hours)
 
@@ -53,8 +53,8 @@ def _line(one: dict[str, Any]) -> str:
     name = one["site"] if len(one["site"]) <= _WIDTH else one["site"][: _WIDTH - 1] + "…"
     hours = "".join(map(_block, one["load"], one["open"]))
     pace = "-" if one["pages_per_hour"] is None else f"{one['pages_per_hour']:,.0f}"
-    told = f"{one['visits']:,}" + (", imported" if one["imported"] else "")
-    return f"  {name:<{_WIDTH}} {hours} {pace:>7}  {told}"
+    visits = f"{one['visits']:,}" + (", imported" if one["imported"] else "")
+    return f"  {name:<{_WIDTH}} {hours} {pace:>7}  {visits}"
 
 
 def _block(load: float | None, is_open: bool) -> str:
@@ -64,7 +64,7 @@ def _block(load: float | None, is_open: bool) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each site, its hours as they come: h00 is this hour."""
+    """A row for each site; h00 is the current hour."""
     return [
         {
             **{name: value for name, value in one.items() if name not in ("load", "open")},
@@ -75,5 +75,5 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """The sites by the hours to come."""
+    """The sites by hours."""
     return [load_heat(found, MOST_ROWS)] if found["sites"] else []

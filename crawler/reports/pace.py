@@ -1,4 +1,4 @@
-"""Pages per hour, by the scheduler that ordered the sites (paper 000's figure 5, of a crawl that was)."""
+"""Pages per hour, by scheduler (paper 000's figure 5)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from crawler.views.figures import pages_per_hour
 if TYPE_CHECKING:
     from crawler.reports import Crawl
 
-# Hours with a line of their own, the last ones; --json has all.
+# Lines of the text, the last hours; --json has all.
 MOST_LINES = 48
 _WIDTH = 30
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Turns of each hour and scheduler in order, with how many were stored and failed; the mean of each scheduler."""
+    """Fetched, stored and failed pages by hour and scheduler; means."""
     hours = pages_per_hour(crawl.engine, crawl.options.hour_seconds)
     by_scheduler: dict[str, list[int]] = defaultdict(list)
     for one in hours:
@@ -39,11 +39,11 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The mean of each scheduler, then a line for each of the last hours."""
+    """For the terminal."""
     if not found["hours"]:
         return "  nothing was fetched yet"
     lines = [
-        f"  {one['scheduler'] or 'not told':<12} {one['pages_per_hour']:>12,.0f} pages/h over {one['hours']} hours"
+        f"  {one['scheduler'] or 'unknown':<12} {one['pages_per_hour']:>12,.0f} pages/h over {one['hours']} hours"
         for one in found["schedulers"]
     ]
     shown = found["hours"][-MOST_LINES:]
@@ -57,12 +57,12 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each hour and scheduler."""
+    """One table."""
     return list(found["hours"])
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """The last hours as columns."""
+    """For a page."""
     if not found["hours"]:
         return []
     return [pace_columns(found["hours"], "Pages per hour by scheduler (hours in UTC)")]

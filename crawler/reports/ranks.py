@@ -1,4 +1,4 @@
-"""Ranks: the pages that come first, and how importance is spread over all of them."""
+"""Ranks: the first pages, and how importance is distributed."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from crawler.reports import Crawl
 
 MOST_PAGES = 20
-# Points of the curve: powers of ten in quarters, from far below the mean to far above it.
+# Points of the curve: quarter powers of ten around the mean.
 LEVELS = np.array([10 ** (step / 4) for step in range(-16, 25)])
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """The ranking in force: what it was made of, its first pages, and how many pages have so much importance or more.
+    """The ranking in force; `run` is None before the first.
 
-    Importance is rank times pages: 1 on average. `run` is None before the first ranking.
+    Importance is rank times pages: 1 on average.
     """
     above = np.zeros(len(LEVELS), np.int64)
     run = None
-    for run, first, last in ranked_stretches(crawl.engine):  # the last one is told
-        asked = select(ranks.c.importance).where(ranks.c.run == run, ranks.c.site_id.between(first, last))
+    for run, first, last in ranked_stretches(crawl.engine):  # the last one counts
+        query = select(ranks.c.importance).where(ranks.c.run == run, ranks.c.site_id.between(first, last))
         with transaction(crawl.engine) as db:
-            found = np.sort(np.array(db.execute(asked).scalars().all(), float))
+            found = np.sort(np.array(db.execute(query).scalars().all(), float))
         above += len(found) - np.searchsorted(found, LEVELS)
     spread = [
         {"importance": float(f"{level:.4g}"), "pages": int(many)}
@@ -43,21 +43,21 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 def _about(crawl: Crawl, run: int | None) -> dict[str, Any]:
     names = ("run", "mode", "block", "damping", "pages", "finished_at")
-    asked = select(*(rankings.c[name] for name in names)).where(rankings.c.run == run)
+    query = select(*(rankings.c[name] for name in names)).where(rankings.c.run == run)
     with transaction(crawl.engine) as db:
-        row = db.execute(asked).mappings().first()
+        row = db.execute(query).mappings().first()
     return dict(row) if row else dict.fromkeys(names)
 
 
 def _ends(spread: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the flat beginning, where all pages are above the level."""
+    """Without the flat start."""
     whole = spread[0]["pages"] if spread else 0
     flat = sum(one["pages"] == whole for one in spread)
     return spread[max(0, flat - 1) :]
 
 
 def text(found: dict[str, Any]) -> str:
-    """The first pages with their importance."""
+    """For the terminal."""
     if found["run"] is None:
         return "  nothing is ranked yet: `scrapy convert`, then `scrapy rank`"
     lines = [
@@ -71,14 +71,14 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each of the first pages."""
+    """One table."""
     return list(found["top"])
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """How many pages have so much importance or more, both scales logarithmic."""
+    """Pages above each importance, on logarithmic scales."""
     points = [(one["importance"], float(one["pages"])) for one in found["spread"]]
     if len(points) < 2:
         return []
-    title = "Pages with so much importance or more (1 is the average)"
+    title = "Pages with at least this importance (1 is the average)"
     return [Picture(title, curve(points, "importance", "pages", title))]

@@ -1,7 +1,4 @@
-"""Seeds that gave nothing, or one page and no more: why, and what to do.
-
-A site of a single page is nothing wrong; but most sites have more, and then this says what hides them.
-"""
+"""Seeds with no page, or only one: the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ if TYPE_CHECKING:
     from crawler.reports import Crawl
     from crawler.store.queries import PoorPage, PoorSeed
 
-# Hosts that a page links to, named in the text.
+# Hosts of a page's links in the text.
 HOSTS_SHOWN = 3
-# Seeds that are held at a time where only some are wanted.
+# Seeds kept at a time if only some are wanted.
 HELD = 1000
-# Characters of a server's or library's words in the text.
+# Limit for texts of servers and libraries.
 LONGEST_WORDS = 160
 
-# What to do about a seed whose page got no answer, or this one; {later}: how it is tried again.
+# Advice for a seed by the status of its page; {later}: how it is retried.
 _ADVICE = {
     -1: "check how its name is spelt",
     -2: "check that a server runs there, and whether it is http or https",
@@ -36,67 +33,65 @@ _ADVICE = {
     -4: "it may be down: {later}; HEAD_TIMEOUT_SECONDS is the limit",
     -5: "it may be slow: {later}; BODY_TIMEOUT_SECONDS is the limit",
     -6: "check whether it is http or https; {later}",
-    -7: "its owner has to mend that; DOWNLOAD_VERIFY_CERTIFICATES=False accepts any certificate, for sites of your own",
+    -7: "its owner must fix that; DOWNLOAD_VERIFY_CERTIFICATES=False accepts any certificate, for sites of your own",
     -8: "{later}",
-    -9: "its owner wants no crawler there: ask for leave",
+    -9: "its owner allows no crawler there: ask for permission",
     -10: "ALLOW_PRIVATE_ADDRESSES names the private networks that may be crawled",
     -11: "DOWNLOAD_MAXSIZE is the limit",
     -12: "check that a web server runs there, and whether it is http or https",
-    401: "it wants a login: SITE_OVERRIDES can send headers or cookies, with the owner's leave",
-    403: "it turns this crawler away: check that USER_AGENT names you and a contact, and ask its owner",
+    401: "it requires a login: SITE_OVERRIDES can send headers or cookies, with the owner's permission",
+    403: "it refuses this crawler: check that USER_AGENT names you and a contact, and ask its owner",
     404: "check the path, or give the site's first page",
     410: "check the path, or give the site's first page",
-    429: "it wants fewer requests, which DOWNLOAD_DELAY makes: {later}",
+    429: "it accepts fewer requests; raise DOWNLOAD_DELAY: {later}",
 }
 _WAITS = "the same command tries it again later, `--when-idle wait` waits for it"
 _OVER = "`--again` tries it once more"
-# Of these the library's words say no more than ours.
+# For these the library's text adds nothing to ours.
 _PLAIN = (-1, -2, -3, -4, -5, -6)
-_BROKEN = "its server has a fault, or too much to do: {later}"
-_GO_ON = "the same command goes on with it"
-_RENDERING = (
-    "if a browser shows more, scripts make it, and these are not run: look for a sitemap or an API to seed"
-)
+_BROKEN = "its server has an error or is overloaded: {later}"
+_GO_ON = "the same command resumes it"
+_RENDERING = "if a browser shows more, scripts create it, and the crawler runs none: seed a sitemap or an API"
 
-# What to do about a redirect that was not followed, by the setting that its error names.
+# Advice for redirects that were not followed, by the setting in the error.
 _NOT_FOLLOWED = {
-    "REDIRECT_MAX_TIMES": "open it in a browser and seed the page where it ends; a circle may want a cookie",
-    "USER_AGENT": "USER_AGENT has to name you and a contact before other sites are visited",
-    "SCOPE_": "SCOPE_INCLUDE and SCOPE_EXCLUDE leave that out: change them if you want it",
+    "REDIRECT_MAX_TIMES": "open it in a browser and seed the page where it ends; a loop may require a cookie",
+    "USER_AGENT": "USER_AGENT must name you and a contact before other sites are crawled",
+    "SCOPE_": "SCOPE_INCLUDE and SCOPE_EXCLUDE exclude it: change them to crawl it",
 }
 
 _ANSWERED = re.compile(r"(it|robots\.txt) answered (\d{3})\b")
 _ERROR = re.compile(rf"\b({'|'.join(STATUS_OF_ERROR)}): ")
-# What stands around libcurl's own words: URL and address before them, its number behind.
+# What surrounds libcurl's own text: URL and address before, its number after.
 _BEFORE = re.compile(r"^https?://\S+(?: \([^)]*\))?: ")
 _BEHIND = re.compile(r" \(libcurl \d+\)$")
 ROBOTS_DENIED = -9
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """How many seeds there are, and each of those without a page (`empty`) and with one alone (`single`)."""
+    """Seeds without a page (`empty`) and with only one (`single`)."""
     return _told(crawl.engine, None)
 
 
 def latest(engine: Engine, most: int) -> dict[str, Any]:
-    """As `figures`, but of each kind only so many are listed, those that were found last."""
+    """As `figures`, at most `most` of each kind, latest first."""
     return _told(engine, most)
 
 
 def text(found: dict[str, Any]) -> str:
-    """Each of them with why and what to do, as far as they are listed."""
+    """Each seed with reason and advice."""
     lines = _block(found, "empty", "without_a_page", "seeds gave no page")
     lines += _block(found, "single", "with_one_page", "seeds gave one page and no more")
     return "\n".join(lines) or f"  all {found['seeds']:,} seeds gave more than one page"
 
 
 def short(found: dict[str, Any]) -> list[str]:
-    """What of it belongs to the end of a crawl: no line where every seed gave pages."""
+    """For a crawl's summary; empty if every seed gave pages."""
     return text(found).split("\n") if found["without_a_page"] or found["with_one_page"] else []
 
 
 def verdict(found: dict[str, Any]) -> str:
-    """One line for a crawl that stored no page: the first of its seeds with why and what to do; empty: it has none."""
+    """For a crawl without pages: the first seed's reason and advice; empty: none."""
     if not found["empty"]:
         return ""
     one, many = _line(found["empty"][0]), found["without_a_page"]
@@ -106,7 +101,7 @@ def verdict(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each seed that is listed."""
+    """One table."""
     return [*found["empty"], *found["single"]]
 
 
@@ -145,7 +140,6 @@ def _told(engine: Engine, most: int | None) -> dict[str, Any]:
 
 
 def _latest(seeds: Iterable[PoorSeed], most: int | None) -> list[PoorSeed]:
-    """The latest first."""
     return sorted(seeds, key=lambda seed: (-seed.found_at, seed.site))[:most]
 
 
@@ -160,27 +154,27 @@ def _row(seed: PoorSeed) -> dict[str, Any]:
     }
 
 
-# --- Without a page ---------------------------------------------------------------------------------------
+# --- Without a page ---
 
 
 def _of_empty(seed: PoorSeed) -> tuple[str, str]:
-    """Why nothing is stored of it, and what to do."""
+    """Reason and advice."""
     later = _OVER if seed.state == FINISHED else _WAITS
     if seed.stopped:
-        return f"{seed.stopped} by the operator", f"`scrapy site resume {seed.site}` lets it go on"
+        return f"{seed.stopped} by the operator", f"`scrapy site resume {seed.site}` resumes it"
     if seed.reason and (seed.page is None or seed.state != FINISHED):
         why, advice = _of_reason(seed.reason)
     elif seed.page is not None:
         why, advice = _of_page(seed.site, seed.page)
     elif seed.state != FINISHED:
-        return "the crawl ended before its turn came", _GO_ON
+        return "the crawl ended before it was fetched", _GO_ON
     else:
-        return "none of its pages was asked for", f"`scrapy site show {seed.site}` says what bounds leave out"
+        return "none of its pages was fetched", f"`scrapy site show {seed.site}` shows what limits exclude"
     return why, advice.format(later=later)
 
 
 def _of_reason(reason: str) -> tuple[str, str]:
-    """Why the site waits, as its agent said."""
+    """From the reason that its agent stored."""
     if named := _ERROR.search(reason):
         return _of_status(STATUS_OF_ERROR[named[1]], reason[named.end() :])
     if answered := _ANSWERED.match(reason):
@@ -189,25 +183,24 @@ def _of_reason(reason: str) -> tuple[str, str]:
 
 
 def _of_page(site: str, page: PoorPage) -> tuple[str, str]:
-    """Why its first page is not stored."""
+    """Why the first page is not stored."""
     if page.outcome == "redirected":
         return _of_redirect(site, page)
     if page.outcome == "filtered":
-        return f"{page.url} is of a kind that is not kept", ""
+        return f"{page.url} has a content type that is not kept", ""
     if page.status == ROBOTS_DENIED:
         return "robots.txt forbids it to this crawler", _advice(ROBOTS_DENIED)
     return _of_status(page.status, _ERROR.sub("", page.error))
 
 
 def _of_redirect(site: str, page: PoorPage) -> tuple[str, str]:
-    """Why nothing is stored behind it."""
     why = f"it redirects to {page.redirect}" + (f", {page.error}" if page.error else "")
     for setting, advice in _NOT_FOLLOWED.items():
         if setting in page.error:
             return why, advice
     if page.redirect.startswith(f"{site}/"):
-        return why, "open it in a browser: it may want a cookie"
-    return why, "seed that, if SCOPE_INCLUDE and SCOPE_EXCLUDE let it in"
+        return why, "open it in a browser: it may require a cookie"
+    return why, "seed that URL, if SCOPE_INCLUDE and SCOPE_EXCLUDE allow it"
 
 
 def _of_status(status: int, words: str) -> tuple[str, str]:
@@ -225,31 +218,31 @@ def _cut(words: str) -> str:
     return words if len(words) <= LONGEST_WORDS else f"{words[: LONGEST_WORDS - 1]}…"
 
 
-# --- With one page ----------------------------------------------------------------------------------------
+# --- With one page ---
 
 
 def _of_single(seed: PoorSeed) -> tuple[str, str]:
-    """Why no page follows from the only one, and what to do."""
+    """Reason and advice."""
     page = seed.page
     assert page is not None
     hosts = json.loads(page.outside_hosts) if page.outside_hosts else []
     if not page.size:
-        return f"{page.url} is empty", "open it in a browser: it may want a login, or another path"
+        return f"{page.url} is empty", "open it in a browser: it may require a login, or another path"
     if page.content_type and "html" not in page.content_type:
         return (
-            f"{page.url} is {page.content_type}, in which no links are looked for",
+            f"{page.url} is {page.content_type}, which is not searched for links",
             "seed a page that has links",
         )
     if seed.redirect:
         why = f"it redirects to {seed.redirect}, which links to no other page"
         return (
             why,
-            "where that is a login: SITE_OVERRIDES can send headers or cookies, with the owner's leave",
+            "if that is a login: SITE_OVERRIDES can send headers or cookies, with the owner's permission",
         )
     if hosts:
         more = f" and {len(hosts) - HOSTS_SHOWN} more" if len(hosts) > HOSTS_SHOWN else ""
         why = f"all its links lead to other sites ({', '.join(hosts[:HOSTS_SHOWN])}{more})"
-        return why, "seed these too, or let SCOPE take them in (`domain`, `any`)"
+        return why, "seed these too, or include them with SCOPE (`domain`, `any`)"
     if not page.has_text:
         return f"{page.url} has neither text nor links", _RENDERING
     return f"{page.url} links to no other page", _RENDERING

@@ -1,4 +1,4 @@
-"""Which sites are ill now, since when and why; how often each answered, and how fast (paper 002)."""
+"""Which sites have errors, since when and why; availability and response times (paper 002)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from crawler.reports import Crawl
 
-# Days that availability and times are told of, up to now.
+# Days of availability and times, up to now.
 WINDOWS = (1, 7)
 PERCENTILES = (50, 95, 99)
 DAY_MS = 86_400_000
-# Lines of the text for each of its lists; --json and --csv have every site.
+# Lines of each list in the text; --json and --csv have every site.
 MOST_LINES = 20
 MOST_BARS = 10
-# Sites whose checks are read at a time: a week of 20 are 40,000 rows at five minutes.
+# Sites whose checks are read at a time: a week of 20 is 40,000 rows at five minutes.
 SITES_AT_A_TIME = 20
 _ANSWERS = ("normal", "delayed")
 _COLOUR = {"normal": "good", "delayed": "warn", "disconnected": "bad", "error": "s3"}
@@ -37,18 +37,16 @@ _WORST = ("disconnected", "error", "delayed", "normal")
 
 
 class _Seen(NamedTuple):
-    """One check."""
-
     at: int
     health: str
     latency_ms: int | None
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Every site that was ever checked, the worst and longest ill first.
+    """Every checked site, the worst and longest first.
 
-    Availability is the share of checks that were answered, normal or delayed; percentiles are of the answers' times to
-    the head, in ms. None: there was no check, or no answer, in that window. Times: ms since 1970.
+    Availability: share of checks with health normal or delayed. Percentiles: ms to the head. None: no check
+    or response in that window. Times: Unix milliseconds.
     """
     now = time.time_ns() // 1_000_000
     with transaction(crawl.engine) as connection:
@@ -69,15 +67,14 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def _checked(engine: Engine, now: int) -> Iterator[tuple[Any, list[_Seen]]]:
-    """The sites in turn, each with its checks within the longest window."""
-    asked = select(
+    query = select(
         *(sites.c.site_id, sites.c.site, sites.c.health, sites.c.health_since),
         *(sites.c.health_status, sites.c.health_at, sites.c.health_told),
     ).where(sites.c.health.is_not(None))
     checked = select(health.c.site_id, health.c.checked_at, health.c.health, health.c.latency_ms).where(
         health.c.checked_at > now - max(WINDOWS) * DAY_MS
     )
-    for rows in by_key(engine, asked, sites.c.site_id, SITES_AT_A_TIME):
+    for rows in by_key(engine, query, sites.c.site_id, SITES_AT_A_TIME):
         seen: dict[int, list[_Seen]] = {row.site_id: [] for row in rows}
         with transaction(engine) as connection:
             for site, *check in connection.execute(checked.where(health.c.site_id.in_(seen))):
@@ -102,7 +99,7 @@ def _figures_of(row: Any, seen: list[_Seen], now: int, delay_seconds: float) -> 
 
 
 def _why(row: Any, seen: list[_Seen], delay_seconds: float) -> str:
-    """Of a site that is delayed by its time alone, how long that was."""
+    """For a slow site, with the time it took."""
     words = status_in_words(row.health_status)
     late_ms = max((one.latency_ms or 0 for one in seen if one.at == row.health_at), default=0)
     if row.health != "delayed" or late_ms <= delay_seconds * 1000:
@@ -113,13 +110,13 @@ def _why(row: Any, seen: list[_Seen], delay_seconds: float) -> str:
 def _window(seen: list[_Seen], days: int) -> dict[str, Any]:
     answered = sum(one.health in _ANSWERS for one in seen)
     times = sorted(one.latency_ms for one in seen if one.latency_ms is not None)
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         f"checks_{days}d": len(seen),
         f"availability_{days}d": round(answered / len(seen), 6) if seen else None,
     }
     for percentile in PERCENTILES:
-        told[f"p{percentile}_ms_{days}d"] = _percentile(times, percentile)
-    return told
+        figures[f"p{percentile}_ms_{days}d"] = _percentile(times, percentile)
+    return figures
 
 
 def _percentile(times: list[int], percentile: int) -> int | None:
@@ -128,17 +125,15 @@ def _percentile(times: list[int], percentile: int) -> int | None:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each site."""
+    """One table."""
     sites_found: list[dict[str, Any]] = found["by_site"]
     return sites_found
 
 
 def text(found: dict[str, Any]) -> str:
-    """How many are how, who is ill, and who was away most."""
+    """For the terminal."""
     if not found["sites"]:
-        return (
-            "status: no site was checked yet; `scrapy crawl status` does, and `scrapy crawl site` by the way"
-        )
+        return "status: no site was checked yet: `scrapy crawl status` checks sites, and so does `scrapy crawl site`"
     counts = ", ".join(f"{many:,} {word}" for word, many in found["by_health"].items() if many)
     head = f"status of {found['sites']:,} {'site' if found['sites'] == 1 else 'sites'}: {counts}"
     if found["never_checked"]:
@@ -149,33 +144,31 @@ def text(found: dict[str, Any]) -> str:
     if ill:
         parts.append(_list("ill now", [_ill(one, found["now"]) for one in ill]))
     if worst:
-        parts.append(
-            _list(f"away most in {WINDOWS[-1]} days, by availability", [_away(one) for one in worst])
-        )
+        parts.append(_list(f"lowest availability in {WINDOWS[-1]} days", [_away(one) for one in worst]))
     return "\n\n".join(parts)
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """Sites by health, and those that were away most."""
+    """Sites by health, and the lowest availabilities."""
     if not found["sites"]:
         return []
     many = [
         Bar(word, found["by_health"][word], f"{found['by_health'][word]:,}", _COLOUR[word])
         for word in _COLOUR
     ]
-    drawn = [Picture("Sites by how they are now", bars(many, "sites by health"))]
+    drawn = [Picture("Sites by current health", bars(many, "sites by health"))]
     away = [
         Bar(host(one["site"]), 1 - one[_AVAILABILITY], f"{1 - one[_AVAILABILITY]:.1%}", "bad")
         for one in _away_most(found)[:MOST_BARS]
     ]
     if away:
-        title = f"Share of the checks of {WINDOWS[-1]} days that were not answered well"
+        title = f"Share of failed checks in {WINDOWS[-1]} days"
         drawn.append(Picture(title, bars(away, "checks that failed, by site")))
     return drawn
 
 
 def _away_most(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Sites that were not always there, the worst first."""
+    """Sites with failed checks, the worst first."""
     some = [one for one in found["by_site"] if one[_AVAILABILITY] is not None and one[_AVAILABILITY] < 1]
     return sorted(some, key=lambda one: one[_AVAILABILITY])
 

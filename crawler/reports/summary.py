@@ -1,4 +1,4 @@
-"""What a crawl found, in a few lines: shown at its end and by `scrapy report summary`."""
+"""Results of a crawl in a few lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from crawler.views.words import size_word, status_word
 if TYPE_CHECKING:
     from crawler.reports import Crawl
 
-# Seeds that redirect, and sites of which much is left out, named in the text.
+# Redirected seeds and cut sites that the text names.
 MOVED_SHOWN = 3
 CUT_SHOWN = 3
-# Seeds that gave no page, and that gave one alone, named in the text.
+# Seeds without a page, and with one page, that the text names.
 SEEDS_SHOWN = 5
 
 
 def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
-    """All that the database holds, and the fetches since a time."""
+    """The whole database, and the fetches since a time."""
     found: dict[str, Any] = dict(queries.summary(crawl.engine))
     fetched, first, last = queries.turns_since(crawl.engine, since_ms)
     cuts = queries.cuts(crawl.engine, CUT_SHOWN)
@@ -39,7 +39,7 @@ def figures(crawl: Crawl, since_ms: int = 0) -> dict[str, Any]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """The figures as a person reads them; `later`, `next_due_ms`, `why` (leftover.Left) where the caller knows them."""
+    """The caller may add `later`, `next_due_ms` and `why` (summary.Left)."""
     rows = [
         ("sites", f"{found['sites']:,}", _stand(found)),
         *(
@@ -67,7 +67,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def _cuts(cuts: dict[str, Any]) -> list[str]:
-    """What bounds left out: how much, the sites with most of it, and what to change; no line where nothing was."""
+    """URLs excluded by limits, and the settings to change."""
     if not cuts["sites"]:
         return []
     urls = sum(cuts["by"].values())
@@ -83,7 +83,6 @@ def _cuts(cuts: dict[str, Any]) -> list[str]:
 
 
 def _stand(found: dict[str, Any]) -> str:
-    """How many sites are finished, and what the others are."""
     others = {name: found[f"sites_{name}"] for name in ("paused", "blocked", "aliases")}
     others["unfinished"] = found["sites"] - found["sites_finished"] - sum(others.values())
     more = [f", {many:,} {name}" for name, many in others.items() if many]
@@ -93,30 +92,28 @@ def _stand(found: dict[str, Any]) -> str:
 def _aliases(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     if found["aliases"]:
-        not_asked = f"{found['aliases_not_asked']:,} URLs of them were not asked"
-        about = f"sites left out as others under a second name; {not_asked}"
+        not_asked = f"{found['aliases_not_asked']:,} of their URLs were not fetched"
+        about = f"sites left out as aliases of others; {not_asked}"
         rows.append(("aliases", f"{found['aliases']:,}", about))
     if found["same"]:
         rows.append(
-            ("same pages", f"{found['same']:,}", "sites with another one's pages, crawled all the same")
+            ("same pages", f"{found['same']:,}", "sites with another one's pages, crawled nevertheless")
         )
     return rows
 
 
 def _moved(moved: list[tuple[str, str]]) -> str:
-    """Where seeds redirect to."""
     shown = [f"{seed} redirects to {site}" for seed, site in moved[:MOVED_SHOWN]]
     more = f", and {len(moved) - MOVED_SHOWN:,} more" if len(moved) > MOVED_SHOWN else ""
     return f"seeds: {', '.join(shown)}{more}"
 
 
 def _next(due_ms: int, why: str) -> str:
-    """When sites that rest go on, and what lets them; why the first of them rests."""
     at = time.localtime(due_ms / 1000)
     day = "" if at[:3] == time.localtime()[:3] else "%Y-%m-%d "
     due = time.strftime(f"{day}%H:%M:%S", at)
-    said = f" ({why})" if why else ""
-    return f"next at {due}{said}: `scrapy crawl site` goes on then, `--when-idle wait` waits"
+    reason = f" ({why})" if why else ""
+    return f"next at {due}{reason}: `scrapy crawl site` resumes then, `--when-idle wait` waits"
 
 
 def _failures(by_status: dict[int, int]) -> str:
@@ -124,7 +121,7 @@ def _failures(by_status: dict[int, int]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each figure; failures by kind are rows of their own."""
+    """A row for each figure and kind of failure."""
     lists = ("failed_by_status", "moved", "left_out", "poor_seeds")
     plain = [{"figure": name, "value": value} for name, value in found.items() if name not in lists]
     plain.append({"figure": "moved", "value": len(found["moved"])})
@@ -143,7 +140,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """Pages by how their last turn ended."""
+    """Pages by the outcome of their last fetch."""
     places = ("stored", "duplicates", "redirected", "filtered", "failed", "denied")
     shown = [Bar(name, found[name], f"{found[name]:,}") for name in places]
-    return [Picture("Pages by how their last turn ended", bars(shown, "pages by outcome"))]
+    return [Picture("Pages by the outcome of their last fetch", bars(shown, "pages by outcome"))]

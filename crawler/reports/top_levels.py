@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 # The rows of the paper's table; the rest is its "other" (기타).
 TABLE = ("com", "edu", "gov", "net", "mil", "org")
 MOST_LINES = 20
-# Of a site whose host is an address, or a name of one word.
+# For hosts that are addresses or single labels.
 NO_NAME = "no name"
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Stored pages by the last part of their host's name, and as the paper's table has them."""
-    asked = select(pages.c.site_id, func.count()).where(pages.c.outcome == "stored").group_by(pages.c.site_id)
+    """Stored pages by top-level domain, and as in the paper."""
+    query = select(pages.c.site_id, func.count()).where(pages.c.outcome == "stored").group_by(pages.c.site_id)
     by_site: Counter[int] = Counter()
-    for site_id, many in in_stretches(crawl.engine, pages, asked):
+    for site_id, many in in_stretches(crawl.engine, pages, query):
         by_site[site_id] += many
     found: Counter[str] = Counter()
     for site_id, site in site_names(crawl.engine):
@@ -37,7 +37,7 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def top_level(site: str) -> str:
-    """The last part of a site's host; NO_NAME where it is no name."""
+    """NO_NAME if the host has none."""
     host = host_of(site)
     last = host.rpartition(".")[2]
     return NO_NAME if ":" in host or last.isdigit() or "." not in host else last
@@ -52,7 +52,7 @@ def as_table(found: Mapping[str, int]) -> Counter[str]:
 
 
 def shares(found: Mapping[str, int], order: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """Pages and shares, 0 to 1; in this order, the rest by their number."""
+    """Pages and shares (0 to 1), in this order, then by number."""
     whole = sum(found.values())
     rest = sorted((name for name in found if name not in order), key=lambda name: (-found[name], name))
     return [
@@ -63,7 +63,7 @@ def shares(found: Mapping[str, int], order: tuple[str, ...] = ()) -> list[dict[s
 
 
 def text(found: dict[str, Any]) -> str:
-    """The paper's table, then the most frequent domains."""
+    """For the terminal."""
     if not found["pages"]:
         return "  no page is stored yet"
     lines = [_line(one) for one in found["table"]]
@@ -77,12 +77,12 @@ def _line(one: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each domain."""
+    """One table."""
     return list(found["domains"])
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """The most frequent domains."""
+    """For a page."""
     shown = [
         Bar(one["domain"], one["pages"], f"{one['pages']:,}   {one['share']:.1%}")
         for one in found["domains"][:MOST_LINES]

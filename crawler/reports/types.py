@@ -1,4 +1,4 @@
-"""Text and multimedia: stored pages by type, and the files that they show or link to (paper 001's share of types)."""
+"""Text and multimedia: stored pages by type, and the files they link (paper 001's share of types)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from crawler.views.words import size_word
 if TYPE_CHECKING:
     from crawler.reports import Crawl
 
-# What the paper sets against ordinary documents.
+# What the paper compares with ordinary documents.
 MULTIMEDIA = ("image", "audio", "video")
 # Types with a line of their own; --json has all.
 MOST_LINES = 15
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """Stored pages by content type; files by kind: how many (a file counts once a page), and pages that have one.
+    """Pages by content type; files by kind (once per page), and pages with one.
 
-    `text_share` and `multimedia_share` are of pages and files together: text is every stored page that is none of
-    MULTIMEDIA and every document that pages link to.
+    `text_share` and `multimedia_share` are of pages and files.
     """
     content = _content(crawl)
     files, having, stored = _files(crawl)
@@ -52,14 +51,14 @@ def figures(crawl: Crawl) -> dict[str, Any]:
 
 
 def _content(crawl: Crawl) -> list[dict[str, Any]]:
-    asked = (
+    query = (
         select(pages.c.content_type, func.count(), func.sum(pages.c.size))
         .where(pages.c.outcome == "stored")
         .group_by(pages.c.content_type)
     )
     many: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for given, number, size in in_stretches(crawl.engine, pages, asked):
+    for given, number, size in in_stretches(crawl.engine, pages, query):
         name = (given or "").partition(";")[0].strip().lower() or "none"
         many[name] += number
         sizes[name] += int(size)
@@ -70,12 +69,12 @@ def _content(crawl: Crawl) -> list[dict[str, Any]]:
 
 
 def _files(crawl: Crawl) -> tuple[Counter[str], Counter[str], int]:
-    """Files by kind, pages that have one by kind, stored pages; alike columns are read once."""
-    asked = select(pages.c.media, func.count()).where(pages.c.outcome == "stored").group_by(pages.c.media)
+    """Files by kind, pages that have one by kind, stored pages."""
+    query = select(pages.c.media, func.count()).where(pages.c.outcome == "stored").group_by(pages.c.media)
     files: Counter[str] = Counter()
     having: Counter[str] = Counter()
     stored = 0
-    for media, number in in_stretches(crawl.engine, pages, asked):
+    for media, number in in_stretches(crawl.engine, pages, query):
         stored += number
         for kind, many in msgspec.json.decode(media).items() if media else ():
             files[kind] += many * number
@@ -84,7 +83,7 @@ def _files(crawl: Crawl) -> tuple[Counter[str], Counter[str], int]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """Types of pages, then kinds of files, then the two shares."""
+    """For the terminal."""
     if not found["pages"]:
         return "  no page is stored yet"
     lines = [
@@ -102,7 +101,7 @@ def text(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Types of pages, then kinds of files."""
+    """One table."""
     content = [
         {"what": "pages", "type": one["type"], "number": one["pages"], "bytes": one["bytes"]}
         for one in found["content"]
@@ -114,7 +113,7 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def pictures(found: dict[str, Any]) -> list[Picture]:
-    """Both as bars."""
+    """For a page."""
     if not found["pages"]:
         return []
     content = [

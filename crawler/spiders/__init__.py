@@ -1,1 +1,1 @@
-"""What an agent does with the sites it leases. A spider of yours subclasses SiteSpider and writes `parse`."""
+"""Spiders of the agent. Subclass SiteSpider and write `parse`."""

@@ -1,10 +1,9 @@
-"""The spider `recheck`: asks loaded pages whether they have changed.
+"""The spider `recheck`: fetches loaded pages that may have changed.
 
-    scrapy crawl recheck                      what is due now, beside a crawl or after it
-    scrapy crawl recheck --when-idle wait     and whatever falls due later
-    scrapy crawl site --with recheck          by the agents that load
+    scrapy crawl recheck [--when-idle wait]
+    scrapy crawl site --with recheck
 
-What has changed is taken in as by `site`. What is due is packed by a coordinator; nothing is where none runs.
+Needs a coordinator, which plans the due pages.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RecheckSpider(SiteSpider):
-    """Asks loaded pages whether they have changed; finds no sites by itself."""
+    """Adds no sites."""
 
     name = "recheck"
     work: Work = "recheck"

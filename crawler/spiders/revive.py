@@ -1,10 +1,9 @@
-"""The spider `revive`: asks pages that did not answer whether they do again.
+"""The spider `revive`: retries unreachable pages; after two failed retries a page is dead.
 
-    scrapy crawl revive                      what is due now, beside a crawl or after it
-    scrapy crawl revive --when-idle wait     and whatever falls due later
-    scrapy crawl site --with revive          by the agents that load
+    scrapy crawl revive [--when-idle wait]
+    scrapy crawl site --with revive
 
-After two questions more they revive or are dead. What is due is packed by a coordinator; nothing is where none runs.
+Needs a coordinator, which plans the due pages.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ReviveSpider(SiteSpider):
-    """Asks pages that did not answer whether they do again; finds no sites by itself."""
+    """Adds no sites."""
 
     name = "revive"
     work: Work = "revive"

@@ -1,10 +1,9 @@
-"""The spider `site`: walks every site it leases from its first page to its last.
+"""The spider `site`: crawls every page of the sites it leases.
 
     scrapy crawl site -a seeds=https://example.org
     scrapy crawl site -a seeds=seeds.txt --agents 2
 
-Subclass it and write `parse` to extract what you need: what `parse` yields goes through ordinary Scrapy pipelines
-and into `-O items.jsonl`. Links are followed without your doing.
+Subclass it and write `parse` to extract items. Links are followed automatically.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SiteSpider(Spider):
-    """Loads and records the pages of sites; `seeds` is a file, `-`, or URLs separated by commas."""
+    """`seeds` is a file, `-`, or URLs separated by commas."""
 
     name = "site"
     work: Work = "site"
@@ -30,4 +29,4 @@ class SiteSpider(Spider):
         self.seeds = seeds
 
     def parse(self, response: Response) -> Any:
-        """Called with every page that answered 2xx; gives nothing. Yours may yield items and requests."""
+        """Called with every 2xx page; override it to yield items and requests."""

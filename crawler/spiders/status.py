@@ -1,9 +1,9 @@
-"""The spider `status`: asks every site of the crawl how it is, and tells of changes (paper 002).
+"""The spider `status`: checks the status of every site and reports changes (paper 002).
 
     scrapy crawl status -a seeds=sites.txt                       # once
     scrapy crawl status -a seeds=sites.txt --when-idle wait      # every STATUS_INTERVAL_SECONDS
 
-It loads no pages; beside loading the same is done by `scrapy crawl site --with status`.
+`scrapy crawl site --with status` also crawls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StatusSpider(SiteSpider):
-    """Checks sites; `seeds` as of the spider `site`."""
+    """`seeds` as in SiteSpider."""
 
     name = "status"
     work: Work = "status"

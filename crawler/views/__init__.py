@@ -1,1 +1,1 @@
-"""What a person sees of a crawl: figures, pictures, the terminal's view, the dashboard. Nothing here changes one."""
+"""Views of a crawl: figures, pictures, terminal, dashboard. Read-only."""

@@ -1,9 +1,8 @@
-"""The dashboard: one web page that shows a crawl and changes nothing, a page for each site, and `/metrics`.
+"""The dashboard: a read-only web page of a crawl, a page for each site, and `/metrics`.
 
-Hides aiohttp. Pages are made here and whole; nothing is loaded from elsewhere, and the browser is told to refuse it.
-Without a password only loopback is served, and only under a loopback name, so that no other page can have a browser
-read this one. However many look on, the crawl is asked once a second at most. Redis or the database may be away: the
-page says so and shows the rest.
+Pages load nothing else. Without a password only loopback is served, under a loopback host name (DNS
+rebinding). The crawl is read once a second at most. Figures of an unavailable service are left out, with the
+reason.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ if TYPE_CHECKING:
     from crawler.options import Options
     from crawler.views.figures import QueueNow
 
-# A report that stands on the page too, made in a thread.
+# A report on the page, computed in a thread.
 Board = Callable[["Engine"], Section]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOOK_SECONDS = 1.0
-# Threads for what reads the history from end to end; the loop's own, few on a small machine, are for quick looks.
+# Threads for reads of the whole history; the loop's own are for quick reads.
 SLOW_THREADS = 3
-# Sites in hand, rows of the load picture, sites in line and top pages that are shown.
+# Limits of leased sites, rows of the load picture, sites in line and top pages.
 MOST_HANDS, MOST_LOADS, MOST_LINE, MOST_TOP = 12, 40, 12, 12
-# Longest name of a site that is looked for.
+# Longest site name in a request.
 LONGEST_NAME = 2_000
 HEADERS = {
     "Content-Security-Policy": (
@@ -66,7 +65,7 @@ HEADERS = {
 
 
 def check_address(options: Options) -> None:
-    """OptionError where the dashboard would be open to others without a password."""
+    """Raises OptionError for an address beyond loopback without a password."""
     if not options.dashboard_password and not _is_loopback(options.dashboard_address):
         raise OptionError(
             f"DASHBOARD_ADDRESS is {options.dashboard_address!r} and DASHBOARD_PASSWORD is empty; expected a loopback "
@@ -82,7 +81,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Dashboard:
-    """One dashboard over one crawl; inside one event loop. OSError of `start` where it cannot listen."""
+    """Use within one event loop."""
 
     def __init__(self, settings: BaseSettings, options: Options, boards: Mapping[str, Board]) -> None:
         check_address(options)
@@ -104,7 +103,7 @@ class Dashboard:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Listen; the page's URL."""
+        """Returns the page's URL. Raises OSError if it cannot listen."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/", self._page)
         app.router.add_get("/site", self._site)
@@ -120,7 +119,7 @@ class Dashboard:
         return f"http://{f'[{address}]' if ':' in address and '[' not in address else address}:{port}/"
 
     async def stop(self) -> None:
-        """Listen no more; let go of everything."""
+        """Stops listening and closes all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
         slow = (self._load, self._hours, self._errors, self._top, self._standing)
@@ -129,19 +128,19 @@ class Dashboard:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._watch.close()
 
-    # --- who may look ---
+    # --- Access ---
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         password = self._options.dashboard_password
         if not password and not _is_loopback(urlsplit(f"//{request.host}").hostname or ""):
-            raise web.HTTPForbidden(text="lowtide: asked for by a name that is not this machine's own\n")
+            raise web.HTTPForbidden(text="lowtide: the Host header is not a loopback name\n")
         if password and not hmac.compare_digest(_password(request), password.encode()):
-            wanted = {"WWW-Authenticate": 'Basic realm="lowtide", charset="UTF-8"'}
-            raise web.HTTPUnauthorized(text="lowtide: expected the password\n", headers=wanted)
+            challenge = {"WWW-Authenticate": 'Basic realm="lowtide", charset="UTF-8"'}
+            raise web.HTTPUnauthorized(text="lowtide: expected the password\n", headers=challenge)
         return await handler(request)
 
-    # --- what is shown ---
+    # --- Content ---
 
     async def _page(self, _request: web.Request) -> web.Response:
         seen = await self._look()
@@ -172,19 +171,19 @@ class Dashboard:
         }
 
     async def _slow(self) -> tuple[dict[str, Any], list[str]]:
-        """What takes long, as it was last made; and what of it cannot be told."""
+        """Cached values of slow figures, and errors."""
         troubles: list[str] = []
 
-        async def asked(kept: Kept[Any]) -> Any:
+        async def value_of(kept: Kept[Any]) -> Any:
             try:
                 return await kept.fresh()
-            except Exception as error:  # a report of anybody's: it is told, and the rest is shown
+            except Exception as error:  # a report may raise anything: show the error and the other figures
                 troubles.append(str(error) or type(error).__name__)
             return None
 
-        # Side by side: nothing is waited for behind something else that is slow.
+        # Concurrently, so that no figure waits for a slow one.
         load, hours, top, errors, *boards = await asyncio.gather(
-            *map(asked, (self._load, self._hours, self._top, self._errors, *self._boards.values()))
+            *map(value_of, (self._load, self._hours, self._top, self._errors, *self._boards.values()))
         )
         pictures = [
             *([load_heat(load, MOST_LOADS)] if load and load["sites"] else []),
@@ -213,13 +212,13 @@ class Dashboard:
         except DatabaseError as error:
             troubles.append(str(error))
         if record is None and row is None and not troubles:
-            raise web.HTTPNotFound(text="lowtide: this crawl knows no such site\n")
+            raise web.HTTPNotFound(text="lowtide: unknown site\n")
         given = {"site": name, "at": time.time_ns() // 1_000_000, "troubles": troubles}
         held = await self._held(name) if record and record.agent else None
         return _html("site.html", {**given, **_about(record, held, details, row, load)})
 
     async def _held(self, name: str) -> Holding | None:
-        """How far the one is who holds it; None: nobody does any more."""
+        """None: not leased any more."""
         queue = (await self._look()).queue
         return next((one for one in queue.holdings if one.site == name), None) if queue else None
 
@@ -227,7 +226,7 @@ class Dashboard:
         seen = await self._look()
         try:
             standing = await self._standing.fresh()
-        except DatabaseError:  # `lowtide_up` says so
+        except DatabaseError:  # `lowtide_up` shows it
             standing = None
         body = metrics.written(seen, standing)
         return web.Response(body=body, headers={"Content-Type": metrics.CONTENT_TYPE})
@@ -245,7 +244,6 @@ def _about(
     row: dict[str, Any] | None,
     load: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """What a site's page shows."""
     outcomes = row["outcomes"] if row else {}
     drawn = [Bar(word, many, f"{many:,}") for word, many in sorted(outcomes.items(), key=lambda one: -one[1])]
     return {
@@ -257,7 +255,7 @@ def _about(
 
 
 def _tiles(seen: Seen) -> list[dict[str, str]]:
-    """The figures at the top: value, name, and whether it is a good or a bad sign."""
+    """Value, name, and class of the figures at the top."""
     tiles = []
 
     def tile(value: str, name: str, kind: str = "") -> None:
@@ -266,11 +264,11 @@ def _tiles(seen: Seen) -> list[dict[str, str]]:
     if seen.queue:
         depth = seen.queue.depth
         tile(f"{depth.finished:,}", f"of {depth.added:,} sites finished")
-        tile(f"{depth.leased:,}", "sites in hand")
+        tile(f"{depth.leased:,}", "sites leased")
         tile(f"{depth.waiting + depth.suspended:,}", "sites wait")
     if seen.progress:
         tile(f"{seen.progress.done:,}", f"of {seen.progress.known:,} known pages done")
-    tile(f"{seen.pace:,.1f}", "pages a second", "good" if seen.pace else "")
+    tile(f"{seen.pace:,.1f}", "pages per second", "good" if seen.pace else "")
     if seen.seconds_left is not None:
         least = "left, at least" if seen.progress and seen.progress.unseen else "left"
         tile(time_word(seen.seconds_left), least)
@@ -285,7 +283,7 @@ def _queues(now: QueueNow) -> str:
     states = {
         "waiting": depth.waiting,
         "suspended": depth.suspended,
-        "in hand": depth.leased,
+        "leased": depth.leased,
         "later": depth.later,
         "parked": now.parked,
         "paused": depth.paused,
@@ -302,14 +300,14 @@ def _facts(
     details: dict[str, Any],
     row: dict[str, Any] | None,
 ) -> list[tuple[str, str]]:
-    """What is known of a site, as names and words; what is empty is left out."""
+    """Name and text; without empty ones."""
     found: dict[str, Any] = {}
     if record is not None:
         known, done = (held.known, held.done) if held and held.known else (record.known, record.done)
-        state = "in hand" if record.agent and record.work == "site" else record.state
+        state = "leased" if record.agent and record.work == "site" else record.state
         found |= {
             "state": f"{state}{', paused' if record.paused else ''}",
-            "done": f"{done:,} of {known:,} URLs" if known else "not seen yet",
+            "done": f"{done:,} of {known:,} URLs" if known else "not fetched yet",
             "held by": f"{record.agent} ({record.work})" if record.agent else "",
             "address": record.address,
             "why": details.get("why"),
@@ -332,7 +330,7 @@ def _when(at_ms: int) -> str:
 
 
 def _password(request: web.Request) -> bytes:
-    """What the browser sent, with whatever name; empty where it sent none."""
+    """Of any user name; empty: none."""
     kind, _, given = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "basic":
         return b""

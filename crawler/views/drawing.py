@@ -1,8 +1,7 @@
-"""Pictures of figures as SVG: texts, nothing loaded, no script. The same ones stand in reports and on the dashboard.
+"""SVG pictures for reports and dashboard, without scripts or loaded files.
 
-Across they are laid out in per cent and down in pixels, so that a picture fills whatever width it is given and its
-words stay as large as they are on a phone. Colours are classes of style.css, for light and dark. Words may be
-strangers': they are cleaned and escaped here.
+Widths are per cent, heights pixels: text keeps its size. Colours are classes of style.css. Foreign text is
+escaped here.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Any, NamedTuple
 
 from crawler.printable import printable
 
-# Pixels of a row, and of a line of words below or above a picture.
+# Pixels of a row, and of a line of text.
 ROW, LINE = 20, 18
-# Per cent of the width that names take, and where what stands behind them begins.
+# Per cent of the width for names, and where the content starts.
 NAMES, BEHIND = 28.0, 30.0
-# Where a heat map's marks are told, below it: on a phone too none runs into the next.
+# Positions of a heat map's legend, which fit a phone.
 MARKS = (0.2, 62.0, 82.0)
-# Steps of the scale of loads; series that can be told apart.
+# Steps of the load scale; number of distinct series colours.
 STEPS, SERIES = 9, 6
 
 
 class Picture(NamedTuple):
-    """One picture: what it shows in a line, the SVG, and whether it wants all the width there is."""
+    """`about` in one line, the SVG, and whether it needs the full width."""
 
     title: str
     svg: str
@@ -34,16 +33,16 @@ class Picture(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar: its name, how long it is, what is written behind it, and a class of style.css for its colour."""
+    """Name, length, label, and a class of style.css."""
 
     name: str
     value: float
-    told: str
+    label: str
     kind: str = "s0"
 
 
 class HeatRow(NamedTuple):
-    """One row of a heat map: a share 0 to 1 a cell, None unknown; a cell that is not open is crossed out."""
+    """Shares 0 to 1, None unknown; cells that are not open are crossed out."""
 
     name: str
     cells: Sequence[float | None]
@@ -51,14 +50,14 @@ class HeatRow(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column: what stands below it (empty: nothing), and the series that are stacked in it, from the ground up."""
+    """Label (may be empty), and stacked series, bottom first."""
 
     name: str
     parts: Sequence[float]
 
 
 class Node(NamedTuple):
-    """One node of a graph: its name, its place (0 to 1 both ways), its size (0 to 1)."""
+    """Name, position and size, 0 to 1."""
 
     name: str
     x: float
@@ -67,7 +66,7 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Nodes by their place in the list, and how strong their tie is, 0 to 1."""
+    """Indexes of two nodes; strength 0 to 1."""
 
     source: int
     target: int
@@ -75,15 +74,15 @@ class Edge(NamedTuple):
 
 
 def bars(rows: Sequence[Bar], about: str) -> str:
-    """Lying bars, one a row, the longest as long as there is room for."""
+    """Horizontal bars, scaled to the longest."""
     most = max((row.value for row in rows), default=0) or 1
     parts = []
     for number, row in enumerate(rows):
         top = number * ROW
         long = max(0.4 if row.value else 0, 50 * row.value / most)
         parts.append(_clipped(0, top, NAMES, row.name))
-        parts.append(_rect(BEHIND, top + 4, long, ROW - 8, row.kind, f"{row.name}: {row.told}"))
-        parts.append(_text(BEHIND + long + 1, top + 14, row.told, "dim"))
+        parts.append(_rect(BEHIND, top + 4, long, ROW - 8, row.kind, f"{row.name}: {row.label}"))
+        parts.append(_text(BEHIND + long + 1, top + 14, row.label, "dim"))
     return _svg(len(rows) * ROW, parts, about)
 
 
@@ -94,9 +93,9 @@ def heat(
     present: int | None = 0,
     crossed: tuple[str, str] = ("closed", "closed by robots.txt"),
 ) -> str:
-    """A cell for each row and hour, its colour the stronger the more there is.
+    """A cell for each row and hour, coloured by value.
 
-    `present` is the hour that is marked; None: none is. `crossed` says why cells are not open: below, and of each.
+    `present`: the hour to mark, or None. `crossed`: why cells are not open.
     """
     width = (100 - BEHIND) / max(len(hours), 1)
     parts = [
@@ -123,7 +122,7 @@ def heat(
 
 
 def columns(given: Sequence[Column], series: Sequence[str], about: str, height: int = 180) -> str:
-    """Standing columns with stacked series; the scale is written at the highest one."""
+    """Vertical columns with stacked series."""
     most = max((sum(one.parts) for one in given), default=0) or 1
     width = 100 / max(len(given), 1)
     parts = [_text(0, 12, f"{most:,.0f}", "dim"), *_legend(series)]
@@ -132,9 +131,9 @@ def columns(given: Sequence[Column], series: Sequence[str], about: str, height: 
         for kind, part in enumerate(one.parts):
             tall = height * part / most
             ground -= tall
-            told = f"{one.name} {series[kind]}: {part:,.0f}"
+            tip = f"{one.name} {series[kind]}: {part:,.0f}"
             parts.append(
-                _rect(number * width + width * 0.1, ground, width * 0.8, tall, f"s{kind % SERIES}", told)
+                _rect(number * width + width * 0.1, ground, width * 0.8, tall, f"s{kind % SERIES}", tip)
             )
     parts.append(_line((0, LINE + height), (100, LINE + height), "axis"))
     every = max(1, math.ceil(len(given) / 8))
@@ -146,7 +145,7 @@ def columns(given: Sequence[Column], series: Sequence[str], about: str, height: 
 
 
 def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str, about: str) -> str:
-    """Points with both scales logarithmic, joined by lines; all of them above zero, in the order of x."""
+    """Points above zero, ordered by x, on logarithmic scales."""
     height = 260
     left, right = _decades(x for x, _ in points)
     low, high = _decades(y for _, y in points)
@@ -169,7 +168,7 @@ def curve(points: Sequence[tuple[float, float]], x_name: str, y_name: str, about
 
 
 def graph(nodes: Sequence[Node], edges: Sequence[Edge], about: str, height: int = 420) -> str:
-    """Nodes with their names, larger where there is more, and lines between them."""
+    """Nodes sized by weight, and their links."""
 
     def place(node: Node) -> tuple[float, float]:
         return 8 + 84 * node.x, 14 + (height - 34) * node.y
@@ -185,11 +184,11 @@ def graph(nodes: Sequence[Node], edges: Sequence[Edge], about: str, height: int 
     return _svg(height, parts, about)
 
 
-# --- parts ------------------------------------------------------------------------------------------------
+# --- Parts ---
 
 
 def _decades(values: Iterable[float]) -> tuple[int, int]:
-    """The powers of ten that hold all of them; at least one apart."""
+    """The enclosing powers of ten; at least one apart."""
     logs = [math.log10(value) for value in values] or [0.0]
     low = math.floor(min(logs))
     return low, max(low + 1, math.ceil(max(logs)))
@@ -210,7 +209,7 @@ def _scales(across: tuple[int, int], up: tuple[int, int], height: int) -> list[s
 
 
 def _scale(top: float, marks: Sequence[tuple[str, str]]) -> list[str]:
-    """What the colours of a heat map mean, and those of its marks that are there: class and words."""
+    """The legend of a heat map."""
     squares = [_rect(BEHIND + 5 + step * 1.6, top, 1.5, 12, f"h{step}", "load") for step in range(STEPS)]
     end = BEHIND + 5 + STEPS * 1.6
     return [
@@ -230,7 +229,7 @@ def _power(power: int) -> str:
 
 
 def _legend(series: Sequence[str]) -> list[str]:
-    """What each colour stands for, from the right to the left; nothing where there is one series without a name."""
+    """Right to left; empty for a single unnamed series."""
     parts, x = [], 100.0
     for kind in reversed(range(len(series))):
         if series[kind]:
@@ -243,29 +242,29 @@ def _legend(series: Sequence[str]) -> list[str]:
 def _cell(x: float, top: float, width: float, row: HeatRow, at: int, hour: str, crossed: str) -> str:
     share = row.cells[at]
     if row.is_open and not row.is_open[at]:
-        kind, told = "closed", crossed
+        kind, tip = "closed", crossed
     elif share is None:
-        kind, told = "unknown", "unknown"
+        kind, tip = "unknown", "unknown"
     else:
-        kind, told = f"h{min(STEPS - 1, int(share * STEPS))}", f"{share:.0%}"
-    return _rect(x, top, width - 0.15, ROW - 2, f"cell {kind}", f"{row.name}, {hour}: {told}")
+        kind, tip = f"h{min(STEPS - 1, int(share * STEPS))}", f"{share:.0%}"
+    return _rect(x, top, width - 0.15, ROW - 2, f"cell {kind}", f"{row.name}, {hour}: {tip}")
 
 
 def _svg(height: float, parts: Iterable[str], about: str) -> str:
-    told = _safe(about)
+    label = _safe(about)
     return (
-        f'<svg class="picture" role="img" aria-label="{told}" width="100%" height="{height:g}" '
+        f'<svg class="picture" role="img" aria-label="{label}" width="100%" height="{height:g}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
     )
 
 
-def _rect(x: float, y: float, width: float, height: float, kind: str, told: str) -> str:
+def _rect(x: float, y: float, width: float, height: float, kind: str, tip: str) -> str:
     place = f'x="{x:.2f}%" y="{y:.1f}" width="{max(width, 0):.2f}%" height="{max(height, 0):.1f}"'
-    return f'<rect class="{kind}" {place} rx="2"><title>{_safe(told)}</title></rect>'
+    return f'<rect class="{kind}" {place} rx="2"><title>{_safe(tip)}</title></rect>'
 
 
-def _circle(x: float, y: float, radius: float, kind: str, told: str) -> str:
-    return f'<circle class="{kind}" cx="{x:.2f}%" cy="{y:.1f}" r="{radius:.1f}"><title>{_safe(told)}</title></circle>'
+def _circle(x: float, y: float, radius: float, kind: str, tip: str) -> str:
+    return f'<circle class="{kind}" cx="{x:.2f}%" cy="{y:.1f}" r="{radius:.1f}"><title>{_safe(tip)}</title></circle>'
 
 
 def _line(one: tuple[float, float], other: tuple[float, float], kind: str) -> str:
@@ -277,7 +276,7 @@ def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start")
 
 
 def _clipped(x: float, top: float, width: float, words: str) -> str:
-    """Words that end where their room does; whole in the tip."""
+    """Cut to its width; complete in the tooltip."""
     return (
         f'<svg x="{x:.2f}%" y="{top:.1f}" width="{width:.2f}%" height="{ROW}">'
         f'<text x="0" y="14">{_safe(words)}</text><title>{_safe(words)}</title></svg>'
@@ -288,15 +287,14 @@ def _safe(words: str) -> str:
     return escape(printable(words))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Pictures that more than one view shows, drawn from crawler.views.figures.
+# --- Pictures of several views, drawn from crawler.views.figures ---
 
 
 HOURS_OF_DAY = 24
 
 
 def load_heat(found: dict[str, Any], most: int) -> Picture:
-    """Sites by the 24 hours to come, the busiest first, this hour marked; `found` is of figures.Loads."""
+    """Sites by the next 24 hours, from figures.Loads."""
     shown = found["sites"][:most]
     hours = [f"{(found['hour'] + step) % HOURS_OF_DAY:02}h" for step in range(HOURS_OF_DAY)]
     rows = [HeatRow(host(one["site"]), one["load"], one["open"]) for one in shown]
@@ -308,10 +306,7 @@ def load_heat(found: dict[str, Any], most: int) -> Picture:
 
 
 def pace_columns(found: Sequence[dict[str, Any]], title: str, most: int = 48) -> Picture:
-    """Pages of each hour, stacked by scheduler: the last `most`, a day at least, of figures.pages_per_hour.
-
-    There must be some.
-    """
+    """The last `most` hours of figures.pages_per_hour, not empty."""
     schedulers = sorted({one["scheduler"] for one in found})
     by_hour: dict[int, dict[str, int]] = {}
     for one in found:
@@ -325,5 +320,5 @@ def pace_columns(found: Sequence[dict[str, Any]], title: str, most: int = 48) ->
 
 
 def host(site: str) -> str:
-    """A site's name without its scheme: what there is room for."""
+    """A site's name without its scheme."""
     return site.partition("://")[2] or site

@@ -1,11 +1,9 @@
-"""Figures that more than one view or report shows: plain data out of the tables and the site queue.
+"""Figures of views and reports, from the tables and the queue.
 
-From the tables (an engine, blocking): read in short stretches, so that a crawl beside them writes on; DatabaseError as
-crawler.store.database raises it. From the queue (asyncio): a handful of calls whose cost no number of sites raises, but
-for `progress`, which reads every site's record; redis.RedisError passes through. Nothing here remembers: who asks every
-few seconds is crawler.views.watching.
+Tables (blocking): short transactions; raises DatabaseError. Queue (asyncio): constant cost, but `progress`
+reads every site's record; redis.RedisError propagates.
 
-Times are milliseconds since 1970, hours are hours of HOUR_SECONDS since 1970, shares are 0 to 1.
+Times are Unix milliseconds, hours multiples of HOUR_SECONDS, shares 0 to 1.
 """
 
 from __future__ import annotations
@@ -40,21 +38,21 @@ if TYPE_CHECKING:
     from crawler.queue.sites import Depth, Holding, SiteRecord
 
 HOURS = 24
-# Turns at the end of the history that tell how fast a crawl is and what goes wrong: some 10 ms.
+# Fetches at the end of the history for pace and errors: some 10 ms.
 TAIL_TURNS = 5_000
-# A pace is measured over at most this long.
+# Longest period of a pace.
 PACE_SECONDS = 30.0
-# Sites whose ranked pages are looked through in one transaction.
+# Sites whose ranked pages are searched in one transaction.
 SITES_AT_A_TIME = 500
-# Letters that are shown of each thing that page pipelines of one's own say of a page.
+# Characters shown of each value of users' page pipelines.
 LONGEST_EXTRA = 200
 
 
-# --- The history ------------------------------------------------------------------------------------------
+# --- The history ---
 
 
 class Turn(NamedTuple):
-    """One turn of a page, from the history's end."""
+    """One fetch of a page."""
 
     fetched_at: int
     status: int
@@ -67,7 +65,7 @@ class Tail(NamedTuple):
     turns: list[Turn]
 
     def pace(self, now_ms: int, seconds: float = PACE_SECONDS) -> float:
-        """Turns a second over the last `seconds`, or over what the tail holds of them; 0: none lately."""
+        """Fetches per second over the last `seconds`; 0: none."""
         since = now_ms - seconds * 1000
         lately = [turn.fetched_at for turn in self.turns if turn.fetched_at >= since]
         if not lately:
@@ -76,12 +74,12 @@ class Tail(NamedTuple):
         return len(lately) / max(span, 1.0)
 
     def errors(self) -> Counter[str]:
-        """Failed turns by kind, in words."""
+        """Failed fetches by kind, as text."""
         return Counter(status_word(turn.status) for turn in self.turns if turn.outcome == "failed")
 
 
 def tail(engine: Engine, most: int = TAIL_TURNS) -> Tail:
-    """The last turns that were stored."""
+    """The last stored fetches."""
     columns = (fetches.c.fetched_at, fetches.c.status, fetches.c.outcome)
     with transaction(engine) as db:
         rows = db.execute(select(*columns).order_by(fetches.c.id.desc()).limit(most)).all()
@@ -89,18 +87,18 @@ def tail(engine: Engine, most: int = TAIL_TURNS) -> Tail:
 
 
 def recent_errors(engine: Engine, most: int = 12) -> list[dict[str, Any]]:
-    """The newest failed turns among the last TAIL_TURNS, newest first: time, status in words, URL, what was said."""
+    """Failed fetches of the last TAIL_TURNS, newest first: time, status as text, URL, error."""
     with transaction(engine) as db:
         top = db.execute(select(func.max(fetches.c.id))).scalar() or 0
         same_page = and_(pages.c.site_id == fetches.c.site_id, pages.c.url_hash == fetches.c.url_hash)
-        asked = (
+        query = (
             select(fetches.c.fetched_at, fetches.c.status, pages.c.url, pages.c.error)
             .join(pages, same_page)
             .where(fetches.c.id > top - TAIL_TURNS, fetches.c.outcome == "failed")
             .order_by(fetches.c.id.desc())
             .limit(most)
         )
-        rows = db.execute(asked).all()
+        rows = db.execute(query).all()
     return [
         {"at": at, "status": status, "kind": status_word(status), "url": url, "error": error or ""}
         for at, status, url, error in rows
@@ -108,23 +106,23 @@ def recent_errors(engine: Engine, most: int = 12) -> list[dict[str, Any]]:
 
 
 def pages_per_hour(engine: Engine, hour_seconds: float) -> list[dict[str, Any]]:
-    """Turns of each hour of the crawl and scheduler, in order: how many, of these stored, and how many failed."""
+    """Fetches by hour and scheduler, in order: all, stored, failed."""
     hour = (fetches.c.fetched_at // int(hour_seconds * 1000)).label("hour")
-    asked = select(hour, fetches.c.agent, fetches.c.run, fetches.c.outcome, func.count()).group_by(
+    query = select(hour, fetches.c.agent, fetches.c.run, fetches.c.outcome, func.count()).group_by(
         hour, fetches.c.agent, fetches.c.run, fetches.c.outcome
     )
-    return _by_hour(engine, in_stretches(engine, fetches, asked))
+    return _by_hour(engine, in_stretches(engine, fetches, query))
 
 
 def last_hours(engine: Engine, hour_seconds: float, now_ms: int, hours: int = HOURS) -> list[dict[str, Any]]:
-    """As `pages_per_hour`, of the last hours alone: the history is read backwards as far as these go."""
+    """As `pages_per_hour`, but reads only the last hours."""
     width = int(hour_seconds * 1000)
     since = (now_ms // width - hours + 1) * width
     return _by_hour(engine, _backwards(engine, width, since))
 
 
 def _backwards(engine: Engine, width: int, since: int) -> Iterator[tuple[Any, ...]]:
-    """Groups of hour, agent, run and outcome, stretch by stretch from the history's end to a time."""
+    """Groups of hour, agent, run and outcome, newest part first."""
     hour = (fetches.c.fetched_at // width).label("hour")
     grouped = (hour, fetches.c.agent, fetches.c.run, fetches.c.outcome)
     top = 2**62
@@ -167,11 +165,11 @@ def _schedulers(engine: Engine) -> dict[tuple[str, str], str]:
     return {(agent, run): scheduler for agent, run, scheduler in rows}
 
 
-# --- Loads ------------------------------------------------------------------------------------------------
+# --- Loads ---
 
 
 class Loads:
-    """What is known of sites' loads, read once and then what came since; for whoever asks again, from any thread."""
+    """Loads of sites, read once and then updated; thread-safe."""
 
     def __init__(self) -> None:
         self._table = LoadedTable()
@@ -180,9 +178,9 @@ class Loads:
     def picture(
         self, engine: Engine, options: Options, most: int | None = None, only: str | None = None
     ) -> dict[str, Any]:
-        """The sites of which a load is known, the busiest first; loads from this hour on, None: unknown.
+        """Sites with a known load, the busiest first; loads from this hour on, None: unknown.
 
-        `most` of them, or `only` one by its name; `known` says how many there are in all.
+        `most` of them, or `only` one by name; `known`: their number.
         """
         with self._lock:
             self._table.refresh(engine)
@@ -224,18 +222,18 @@ def _picture(table: LoadedTable, options: Options, most: int | None, only: str |
 
 
 def _busiest(table: LoadedTable, mean: np.ndarray, most: int | None, only: str | None) -> list[int]:
-    """Rows by falling mean, those of one mean by name."""
+    """Rows by falling mean, then by name."""
     if only is not None:
         return [table.rows[only]] if only in table.rows else []
     rows = list(range(len(table)))
     if most is not None and most < len(table):
-        # Of a million all but these few need no place in the order.
+        # A partial sort is enough for the first few of a million.
         rows = np.flatnonzero(mean >= np.partition(mean, -most)[-most]).tolist()
     return sorted(rows, key=lambda row: (-mean[row], table.names[row]))[:most]
 
 
 def _pace(reference: float, hour_seconds: float, load: int, delay: float) -> float | None:
-    """Pages of this hour by one connection; None: nobody knows."""
+    """Pages of this hour over one connection; None: unknown."""
     if not reference or load == UNKNOWN:
         return None
     pace = reference * hour_seconds / 3600 * (1 - int(load) / FULL)
@@ -246,17 +244,17 @@ def _told(delay: float) -> float | None:
     return None if np.isnan(delay) else round(float(delay), 3)
 
 
-# --- Ranks ------------------------------------------------------------------------------------------------
+# --- Ranks ---
 
 
 def top_pages(engine: Engine, most: int = 20) -> list[dict[str, Any]]:
-    """The pages of the highest rank in force, best first: URL, title, importance (1 on average); [] before any rank."""
+    """First pages of the ranking in force: URL, title, importance (1 on average)."""
     best: list[tuple[float, int, int]] = []
     columns = (ranks.c.importance, ranks.c.site_id, ranks.c.url_hash)
     for run, first, last in ranked_stretches(engine):
-        asked = select(*columns).where(ranks.c.run == run, ranks.c.site_id.between(first, last))
+        query = select(*columns).where(ranks.c.run == run, ranks.c.site_id.between(first, last))
         with transaction(engine) as db:
-            rows = db.execute(asked.order_by(ranks.c.importance.desc()).limit(most)).all()
+            rows = db.execute(query.order_by(ranks.c.importance.desc()).limit(most)).all()
         best = heapq.nlargest(most, [*best, *(tuple(row) for row in rows)])
     return [
         {"url": url, "title": title or "", "importance": round(float(importance), 4)}
@@ -266,19 +264,19 @@ def top_pages(engine: Engine, most: int = 20) -> list[dict[str, Any]]:
 
 
 def ranked_stretches(engine: Engine) -> Iterator[tuple[int, int, int]]:
-    """The ranking in force, cut by sites: its run, and first and last site id of each part, in order."""
+    """The ranking in force in parts: run, first and last site id, in order."""
     with transaction(engine) as db:
         run = db.execute(in_force()).scalar()
     last = -(2**63)
     while run is not None:
-        asked = (
+        query = (
             select(site_ranks.c.site_id)
             .where(site_ranks.c.run == run, site_ranks.c.site_id > last)
             .order_by(site_ranks.c.site_id)
             .limit(SITES_AT_A_TIME)
         )
         with transaction(engine) as db:
-            some = db.execute(asked).scalars().all()
+            some = db.execute(query).scalars().all()
         if not some:
             return
         yield run, some[0], some[-1]
@@ -286,16 +284,16 @@ def ranked_stretches(engine: Engine) -> Iterator[tuple[int, int, int]]:
 
 
 def _page(engine: Engine, site_id: int, url_hash: int) -> list[Any]:
-    asked = select(pages.c.url, pages.c.title).where(pages.c.site_id == site_id, pages.c.url_hash == url_hash)
+    query = select(pages.c.url, pages.c.title).where(pages.c.site_id == site_id, pages.c.url_hash == url_hash)
     with transaction(engine) as db:
-        return list(db.execute(asked).all())
+        return list(db.execute(query).all())
 
 
-# --- One site ---------------------------------------------------------------------------------------------
+# --- One site ---
 
 
 def site_pages(engine: Engine, site: str, most: int = 50) -> dict[str, Any] | None:
-    """What the tables hold of a site: its row, pages by outcome, its newest pages; None where they know none."""
+    """A site's row, pages by outcome, newest pages; None: unknown site."""
     number = hash64(site)
     shown = (
         *(pages.c.url, pages.c.title, pages.c.status, pages.c.outcome, pages.c.size, pages.c.fetched_at),
@@ -314,26 +312,26 @@ def site_pages(engine: Engine, site: str, most: int = 50) -> dict[str, Any] | No
 
 
 def _in_words(extra: str | None) -> list[tuple[str, str]]:
-    """What page pipelines say of a page beyond its fields: names, and values as JSON."""
-    said = json.loads(extra) if extra else {}
-    return [(name, json.dumps(value, ensure_ascii=False)[:LONGEST_EXTRA]) for name, value in said.items()]
+    """Values of users' page pipelines: names, and values as JSON."""
+    values = json.loads(extra) if extra else {}
+    return [(name, json.dumps(value, ensure_ascii=False)[:LONGEST_EXTRA]) for name, value in values.items()]
 
 
 def site_names(engine: Engine) -> Iterator[tuple[int, str]]:
-    """Every site's id and name, in the order of ids."""
+    """In the order of ids."""
     for rows in by_key(engine, select(sites.c.site_id, sites.c.site), sites.c.site_id):
         yield from (tuple(row) for row in rows)
 
 
 class Standing(NamedTuple):
-    """What the tables say of all sites together."""
+    """Totals of the tables over all sites."""
 
-    healths: dict[str, int]  # sites by how they were when last checked; one that never was is in none
+    healths: dict[str, int]  # sites by health at the last check; unchecked ones are in none
     dead_letters: int
 
 
 def standing(engine: Engine) -> Standing:
-    """How many sites are in which health, and how much could not be stored."""
+    """Sites by health, and the number of dead letters."""
     healths: Counter[str] = Counter()
     for rows in by_key(engine, select(sites.c.site_id, sites.c.health), sites.c.site_id):
         healths.update(row.health for row in rows if row.health is not None)
@@ -342,7 +340,7 @@ def standing(engine: Engine) -> Standing:
     return Standing(dict(healths), letters)
 
 
-# --- The queue --------------------------------------------------------------------------------------------
+# --- The queue ---
 
 
 class QueueNow(NamedTuple):
@@ -353,18 +351,18 @@ class QueueNow(NamedTuple):
     coordinators: list[dict[str, Any]]  # name, pid, host, since (ms), written, lag (s), waits_for, why
     holdings: list[Holding]
     hour: int
-    hour_seconds: float  # by the agents, else by our settings
+    hour_seconds: float  # of the agents, else of the settings
     scheduler: str  # likewise
-    line: list[str]  # the next sites of this hour's list
+    line: list[str]  # the next sites of this hour
     line_length: int
     parked: int
-    ever_published: int  # entries of the results stream, since the server knows it
+    ever_published: int  # entries of the results stream since its creation
     pending: int  # of these, read by a coordinator and not stored yet
-    lost: int | None  # unfinished sites of the tables that it does not know; None: they were not counted
+    lost: int | None  # unfinished sites of the tables that are missing in the queue; None: not counted
 
 
 async def queue_now(client: Redis, queue: SiteQueue, options: Options, most: int = 10) -> QueueNow:
-    """How it stands: who is there, who works on what, what comes next, what is on its way to the tables."""
+    """Counts, agents, leases, the next sites, and the results stream."""
     agents = await queue.agents()
     newest = max(agents, key=lambda agent: agent["joined_ms"], default={})
     hour_seconds = float(newest.get("hour_seconds", options.hour_seconds))
@@ -389,22 +387,22 @@ async def queue_now(client: Redis, queue: SiteQueue, options: Options, most: int
 
 
 async def _stream(client: Any, prefix: str) -> tuple[int, int, list[str]]:
-    """Entries ever added, those that are read and not stored, and who reads."""
+    """Entries ever added, entries pending, names of readers."""
     key = results_key(prefix)
     if not await client.exists(key):
         return 0, 0, []
-    told = await client.xinfo_stream(key)
+    stream = await client.xinfo_stream(key)
     groups = {one["name"]: one for one in await client.xinfo_groups(key)}
     group = groups.get(GROUP.encode())
     if group is None:
-        return int(told["entries-added"]), 0, []
+        return int(stream["entries-added"]), 0, []
     readers = await client.xinfo_consumers(key, GROUP)
     names = [one["name"].decode() for one in readers]
-    return int(told["entries-added"]), int(group["pending"]), names
+    return int(stream["entries-added"]), int(group["pending"]), names
 
 
 async def _coordinators(client: Any, prefix: str, names: list[str]) -> list[dict[str, Any]]:
-    """Those that showed themselves within the last 15 s."""
+    """Those seen within the last 15 s."""
     signs = await client.mget([heartbeat_key(prefix, name) for name in names]) if names else []
     return [
         {"name": name, **json.loads(sign)}
@@ -414,20 +412,20 @@ async def _coordinators(client: Any, prefix: str, names: list[str]) -> list[dict
 
 
 class Progress(NamedTuple):
-    """How far all sites are together, in URLs of those that were given back at least once or are held."""
+    """URLs of all sites that were released or are leased."""
 
     known: int
     done: int
-    unseen: int  # sites that nobody has looked into yet
+    unseen: int  # never fetched
 
     @property
     def left(self) -> int:
-        """URLs still to fetch, at least: what nobody has seen yet is not in it."""
+        """URLs to fetch, without those of unseen sites."""
         return max(0, self.known - self.done)
 
 
 async def progress(queue: SiteQueue) -> Progress:
-    """Added up from every site's record: some seconds, and little of the server's time, for a million."""
+    """Sums every site's record: some seconds for a million."""
     held = {one.site: one for one in await queue.holdings()}
     known = done = unseen = 0
     async for record in queue.records():

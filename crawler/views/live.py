@@ -1,9 +1,7 @@
-"""How a crawl goes, below its log: a command runs as a child, and what it says is printed above the view.
+"""The live view of `scrapy crawl`, below its log, in a process of its own (crawler.views.parted).
 
-The view has a process of its own (crawler.views.parted), so that no agent draws, and no line of an agent, coordinator
-or planner can tear it: all of them write into pipes that end here. Signals: Ctrl-C reaches the child by the terminal
-itself, SIGTERM is passed on. The view never ends the command, whatever goes wrong with it; its exit code is the
-command's.
+All processes of the crawl write into pipes, so no log line breaks the view. SIGTERM is forwarded. Errors of
+the view never end the command. The exit code is the command's.
 """
 
 from __future__ import annotations
@@ -33,24 +31,24 @@ if TYPE_CHECKING:
     from crawler.views.parted import Parted
 
 LOOK_SECONDS = 1.0
-# So often, and so long, until the first page is done: a person waits for it.
+# Update interval, and its duration, until the first page is done.
 FIRST_LOOK_SECONDS, FIRST_SECONDS = 0.1, 10.0
-# Sites in hand that are named, where the terminal has room; the rest of the view takes LINES.
+# Limit of leased sites shown; the other lines of the view.
 MOST_ROWS, LINES = 5, 8
-# Columns that stay free: a terminal writes ^C behind the view, which must not begin a line of its own there.
+# Columns kept free: the terminal writes ^C behind the view, on the same line.
 ECHO = 2
-# Of a terminal's lines, what the view takes at most.
+# The view takes at most a third of the terminal's lines.
 SHARE = 3
-# What is no whole line is shown all the same when nothing has come behind it for so long: it may be a question.
+# An incomplete line is printed when nothing follows for this time: it may be a prompt.
 PART_SECONDS = 0.5
 CHUNK_BYTES = 65_536
 
 
 def show(child: Parted, settings: BaseSettings, options: Options) -> int:
-    """Show how it goes until it ends; its exit code, negative for a signal."""
+    """Returns the child's exit code, negative for a signal."""
     if not connection.is_named(settings):
         settings = settings.copy()
-        # Not joined: the server starts and ends with the crawl, and a look must not prolong its life.
+        # No membership: the server starts and ends with the crawl, and a view must not keep it running.
         settings.set("REDIS_URL", Server(options.var).url, priority="cmdline")
     return asyncio.run(_show(child, settings, options))
 
@@ -64,7 +62,7 @@ async def _show(child: Parted, settings: BaseSettings, options: Options) -> int:
             *(_print(pipe, console) for pipe in (child.out, child.err) if pipe is not None)
         )
         _, status = await asyncio.to_thread(os.waitpid, child.pid, 0)
-        # A coordinator may outlive its agents and hold the pipe open: what the command itself said is there by now.
+        # A coordinator may outlive its agents and keep the pipe open; the command's own output is complete.
         with suppress(TimeoutError):
             await asyncio.wait_for(waiting, PART_SECONDS)
         drawing.cancel()
@@ -89,7 +87,7 @@ async def _read(pipe: int) -> asyncio.StreamReader:
 
 
 async def _print(pipe: int, console: Console) -> None:
-    """What comes, as it comes: whole lines at once, a part of one when nothing follows."""
+    """Print complete lines at once, an incomplete one after a pause."""
     stream, left = await _read(pipe), b""
     while True:
         try:
@@ -112,7 +110,7 @@ def _say(console: Console, words: bytes) -> None:
 
 
 async def _draw(live: Live, watch: Watch) -> None:
-    """Look and draw until cancelled; nothing is shown before the crawl's server was seen for the first time."""
+    """Draws until cancelled; nothing before the server was reached."""
     was_there, late = False, time.monotonic() + FIRST_SECONDS
     try:
         while True:

@@ -1,4 +1,4 @@
-"""A look's figures in the form that Prometheus reads; what could not be asked is left out, and `lowtide_up` says so."""
+"""Figures in Prometheus format; `lowtide_up` shows missing services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATES = ("waiting", "suspended", "leased", "later", "paused", "finished", "alia
 
 
 def written(seen: Seen, standing: Standing | None = None) -> bytes:
-    """The text of `/metrics`; without a standing nothing is said of what hangs on it."""
+    """The text of `/metrics`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Look(seen, standing))
     return bytes(generate_latest(registry))
@@ -35,7 +35,6 @@ class _Look(Collector):
         self._standing = standing
 
     def collect(self) -> Iterator[Metric]:
-        """All figures of this look."""
         seen = self._seen
         up = GaugeMetricFamily("lowtide_up", "Whether it answers.", labels=["service"])
         up.add_metric(["redis"], float(seen.queue is not None))
@@ -48,9 +47,7 @@ class _Look(Collector):
             yield from _of_queue(seen.queue)
         if seen.progress is not None:
             yield GaugeMetricFamily("lowtide_pages_known", "URLs of all sites.", seen.progress.known)
-            yield GaugeMetricFamily(
-                "lowtide_pages_done", "Of these, have had their turn.", seen.progress.done
-            )
+            yield GaugeMetricFamily("lowtide_pages_done", "Of these, fetched or decided.", seen.progress.done)
         if seen.tail is not None:
             kinds = GaugeMetricFamily(
                 "lowtide_recent_errors", "Failed pages among the last 5,000, by kind.", labels=["kind"]
@@ -65,12 +62,12 @@ class _Look(Collector):
 
 def _of_tables(standing: Standing) -> Iterator[Metric]:
     healths = GaugeMetricFamily(
-        "lowtide_sites_by_health", "Sites by how they were when last checked.", labels=["health"]
+        "lowtide_sites_by_health", "Sites by health at their last check.", labels=["health"]
     )
     for word in get_args(SiteHealth):
         healths.add_metric([word], standing.healths.get(word, 0))
     yield healths
-    yield GaugeMetricFamily("lowtide_dead_letters", "Records that no table took.", standing.dead_letters)
+    yield GaugeMetricFamily("lowtide_dead_letters", "Records refused by the tables.", standing.dead_letters)
 
 
 def _of_queue(now: QueueNow) -> Iterator[Metric]:
@@ -86,14 +83,16 @@ def _of_queue(now: QueueNow) -> Iterator[Metric]:
     yield GaugeMetricFamily("lowtide_agents", "Agents with a session.", now.depth.agents)
     yield GaugeMetricFamily("lowtide_stream_records", "Records that wait for the tables.", now.depth.records)
     yield CounterMetricFamily(
-        "lowtide_records_published", "Records since the server knows.", now.ever_published
+        "lowtide_records_published", "Records since the stream's creation.", now.ever_published
     )
     pages = CounterMetricFamily("lowtide_agent_pages", "Pages of an agent's session.", labels=["agent"])
     for agent in now.agents:
         pages.add_metric([str(agent["agent"])], float(agent["pages"]))
     yield pages
     lag = GaugeMetricFamily(
-        "lowtide_coordinator_lag_seconds", "Age of the oldest record in its hand.", labels=["coordinator"]
+        "lowtide_coordinator_lag_seconds",
+        "Age of its oldest record that is not stored yet.",
+        labels=["coordinator"],
     )
     for one in now.coordinators:
         lag.add_metric([str(one["name"])], float(one.get("lag", 0)))

@@ -1,4 +1,4 @@
-"""The HTML file that `scrapy report --html` writes: style and pictures are in it, nothing is loaded, no script runs."""
+"""The self-contained HTML file of `scrapy report --html`, without scripts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Characters of a line for which half of a large screen has room.
+# Longest line, in characters, that fits half of a large screen.
 HALF_LINE = 84
 
 
 class Section(NamedTuple):
-    """One report: its name, what it is about, its text, its pictures."""
+    """One report."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ class Section(NamedTuple):
 
     @property
     def width(self) -> str:
-        """Its place on a large screen: beside another one, where its words and pictures have room there."""
+        """CSS class: "half" of a large screen if it fits."""
         longest = max(map(len, self.text.splitlines()), default=0)
         return "half" if longest <= HALF_LINE and not any(one.wide for one in self.pictures) else "whole"
 
@@ -45,7 +45,7 @@ def written(sections: Sequence[Section]) -> str:
 
 @cache
 def environment() -> Environment:
-    """The templates below `templates`, every word escaped but for pictures, which escape their own."""
+    """Jinja with autoescape; pictures escape their own texts."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(loader=PackageLoader("crawler.views"), autoescape=True, undefined=StrictUndefined)
@@ -63,12 +63,12 @@ def environment() -> Environment:
 
 @cache
 def style() -> Markup:
-    """The one style of report and dashboard."""
+    """The style of report and dashboard."""
     return Markup(_asset("style.css"))  # noqa: S704  # ours
 
 
 def script() -> str:
-    """What the dashboard's page runs: it asks for itself every two seconds."""
+    """The dashboard's script: it reloads the figures every two seconds."""
     return _asset("refresh.js")
 
 
@@ -81,7 +81,7 @@ def _clean(words: object) -> str:
 
 
 def _clock(at_ms: int) -> str:
-    """A moment in UTC; the day only where it is not today's."""
+    """UTC, with the date if it is not today."""
     at = time.gmtime(at_ms / 1000)
     today = at[:3] == time.gmtime()[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", at)
@@ -90,4 +90,4 @@ def _clock(at_ms: int) -> str:
 def _svg(picture: Picture | str) -> Markup:
     if isinstance(picture, str):
         return Markup(picture)  # noqa: S704  # as below
-    return Markup(picture.svg)  # noqa: S704  # crawler.views.drawing escapes what strangers said
+    return Markup(picture.svg)  # noqa: S704  # crawler.views.drawing escapes foreign text

@@ -1,7 +1,6 @@
-"""A process that parts in two: one goes on with the command, the other will show how it goes (crawler.views.live).
+"""Forks the command: the child runs it, the parent draws the view (crawler.views.live).
 
-All that the command has read by then serves both, so that a crawl in a terminal begins no later than without one. To be
-called before there are threads, an event loop, or connections that both would use.
+Call it before threads, event loops and connections exist.
 """
 
 from __future__ import annotations
@@ -18,24 +17,23 @@ if TYPE_CHECKING:
 
 
 class Parted(NamedTuple):
-    """The process that goes on with the command, as the other one sees it."""
+    """The child, as the parent sees it."""
 
     pid: int
-    out: int | None  # descriptor that has what it says; None: it says that to no terminal
+    out: int | None  # pipe with its output; None: not a terminal
     err: int | None
 
     def send(self, number: int) -> None:
-        """A signal to it, unless it has ended."""
+        """Send a signal unless it has ended."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
 
 def part(before: Callable[[], None]) -> Parted | None:
-    """Part; None in the process that goes on, where `before` is called first.
+    """Forks. Returns None in the child, after calling `before`.
 
-    What that one says to a terminal comes through pipes from then on.
-
-    Until an event loop takes them over, the other one leaves Ctrl-C, which reaches both, to it, and hands SIGTERM on.
+    The child's terminal output goes to pipes. The parent ignores Ctrl-C and forwards SIGTERM until an event
+    loop takes over.
     """
     pipes = [os.pipe() if stream.isatty() else None for stream in (sys.stdout, sys.stderr)]
     sys.stdout.flush()
@@ -63,7 +61,7 @@ def _say_through(pipes: list[tuple[int, int] | None]) -> None:
             os.dup2(pipe[1], number)
             os.close(pipe[0])
             os.close(pipe[1])
-    # What a spider prints is to be seen when it prints it.
+    # Show a spider's prints at once.
     os.environ["PYTHONUNBUFFERED"] = "1"
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -1,7 +1,4 @@
-"""The terminal's view of a crawl: `scrapy top`, and what `scrapy crawl` shows below its log. Draws only.
-
-From 80 columns on; what strangers called their sites is cleaned and cut to its column.
-"""
+"""Draws the view of `scrapy top` and `scrapy crawl`, from 80 columns on."""
 
 from __future__ import annotations
 
@@ -24,15 +21,15 @@ if TYPE_CHECKING:
     from crawler.views.figures import QueueNow
     from crawler.views.watching import Seen
 
-# Sites in hand that are named, and kinds of errors.
+# Limits of leased sites and of kinds of errors shown.
 MOST_ROWS, MOST_ERRORS = 10, 4
 BAR = 24
-# From so many columns on, what comes next stands beside what is worked on.
+# From this width on, the next sites are shown to the right of the leased ones.
 WIDE = 100
 
 
 def drawn(seen: Seen, options: Options, width: int, rows: int = MOST_ROWS) -> RenderableType:
-    """The whole view for a terminal of so many columns, with so many of the sites in hand."""
+    """At most `rows` leased sites."""
     parts: list[RenderableType] = [_head(seen)]
     if seen.queue is None:
         parts.append(Text(f" Redis: {printable(seen.queue_trouble)}", "bold red", overflow="fold"))
@@ -47,13 +44,13 @@ def drawn(seen: Seen, options: Options, width: int, rows: int = MOST_ROWS) -> Re
 def _head(seen: Seen) -> Text:
     line = Text(" lowtide", "bold cyan", no_wrap=True, overflow="ellipsis")
     if queue := seen.queue:
-        told = [
+        facts = [
             f"hour {queue.hour % 24:02}",
             queue.scheduler,
             _count(queue.depth.agents, "agent"),
             _count(len(queue.coordinators), "coordinator"),
         ]
-        line.append("  " + "  ·  ".join(map(printable, told)), "default")
+        line.append("  " + "  ·  ".join(map(printable, facts)), "default")
     line.append(time.strftime("  ·  %H:%M:%S UTC", time.gmtime(seen.at_ms / 1000)), "dim")
     return line
 
@@ -78,7 +75,7 @@ def _sites(queue: QueueNow) -> Text:
     depth = queue.depth
     ended = depth.finished + depth.alias + depth.blocked
     named = [
-        f"{depth.leased:,} in hand",
+        f"{depth.leased:,} leased",
         f"{depth.waiting + depth.suspended:,} wait",
         *([f"{depth.later:,} later"] if depth.later else []),
         *([f"{queue.parked:,} parked"] if queue.parked else []),
@@ -93,7 +90,7 @@ def _pages(seen: Seen) -> Text:
     assert seen.progress is not None
     line = _bar(seen.progress.done, seen.progress.known)
     line.append(f" {seen.progress.done:,} of {seen.progress.known:,}", "bold")
-    unseen = f"  {seen.progress.unseen:,} sites not seen yet" if seen.progress.unseen else ""
+    unseen = f"  {seen.progress.unseen:,} sites not fetched yet" if seen.progress.unseen else ""
     return line.append(unseen, "dim")
 
 
@@ -107,7 +104,7 @@ def _pace(seen: Seen) -> Text:
 
 
 def _stream(queue: QueueNow, options: Options) -> Text:
-    """What waits for the tables: agents pause when it is full."""
+    """Records waiting for the tables."""
     records, most = queue.depth.records, options.stream_max_records
     style = "bold red" if records >= most else "yellow" if records >= most / 2 else "default"
     line = Text(f"{records:,} of {most:,} records", style, no_wrap=True, overflow="ellipsis")
@@ -137,7 +134,6 @@ def _errors(seen: Seen) -> Text:
 
 
 def _hands(queue: QueueNow, width: int, rows: int) -> Table:
-    """Who works on what; beside it, where there is room, what comes next in this hour."""
     both = Table.grid(padding=(0, 3), expand=True)
     both.add_column(ratio=3)
     if width < WIDE:
@@ -151,7 +147,7 @@ def _hands(queue: QueueNow, width: int, rows: int) -> Table:
 def _working(queue: QueueNow, rows: int) -> Table:
     shown = sorted(queue.holdings, key=_left, reverse=True)[:rows]
     table = _list(
-        f"in hand for all works, {len(shown)} of {len(queue.holdings)}" if shown else "nothing in hand"
+        f"leased sites of all jobs, {len(shown)} of {len(queue.holdings)}" if shown else "no site leased"
     )
     table.add_column("agent", style="dim", no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column("done", justify="right", no_wrap=True)

@@ -1,9 +1,7 @@
-"""A crawl watched by somebody: what the views show, asked for anew with each look and never more often than is cheap.
+"""Reads the figures of views, at bounded cost.
 
-Fast figures (the queue's counts, the end of the history) are asked for at every look. What takes longer the more there
-is (every site's progress, reports, loads) is made beside and kept: at most BUSY_SHARE of the time goes into each,
-however many look on. Redis or the database may be away, or not there yet: then the look says so in words, and the rest
-is shown.
+Fast figures are read at every call. Slow ones (progress, reports, loads) are cached and take at most
+BUSY_SHARE of the time each. If Redis or the database is unavailable, the result has the reason.
 """
 
 from __future__ import annotations
@@ -33,37 +31,37 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of the time, what figures may take that take long.
+# Limit of the share of time for each slow figure.
 BUSY_SHARE = 0.05
-# They are made anew no sooner than this, however quick they are.
+# Least interval between two computations.
 LEAST_SECONDS = 0.2
-# So long the first one is waited for before the rest is shown without it.
+# Limit of the wait for a first value.
 FIRST_SECONDS = 3.0
-# And any other: one that is quick is shown at once.
+# Limit of the wait for later values.
 NEXT_SECONDS = 0.1
 
 
 class Seen(NamedTuple):
-    """What one look saw; None: it could not be asked, and why."""
+    """None: unavailable; `…_trouble` has the reason."""
 
     at_ms: int
     queue: QueueNow | None
     queue_trouble: str
     tail: Tail | None  # None without trouble: there are no tables yet
     tables_trouble: str
-    progress: Progress | None  # the last that was made
-    pace: float  # pages a second
+    progress: Progress | None  # the cached value
+    pace: float  # pages per second
 
     @property
     def seconds_left(self) -> float | None:
-        """Until all known pages are fetched, at this pace; None: nobody can say."""
+        """At this pace; None: unknown."""
         if self.progress is None or not self.pace:
             return None
         return self.progress.left / self.pace
 
 
 class Kept(Generic[T]):
-    """A figure that takes long: made by `make`, and anew when that has cost no more than BUSY_SHARE of the time."""
+    """A cached figure that takes at most BUSY_SHARE of the time."""
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self.value: T | None = None
@@ -72,7 +70,7 @@ class Kept(Generic[T]):
         self._running: asyncio.Task[T] | None = None
 
     async def fresh(self) -> T | None:
-        """The last one that is there; for the first FIRST_SECONDS are waited. Raises what `make` did."""
+        """Waits up to FIRST_SECONDS for the first value. Raises what `make` raised."""
         if self._running is None and time.monotonic() >= self._not_before:
             self._running = asyncio.ensure_future(self._timed())
         running = self._running
@@ -84,7 +82,7 @@ class Kept(Generic[T]):
         return self.value
 
     def drop(self) -> None:
-        """Nobody asks any more."""
+        """Cancel a running computation."""
         if self._running:
             self._running.cancel()
 
@@ -98,7 +96,7 @@ class Kept(Generic[T]):
 
 
 class Watch:
-    """One view's look at one crawl; inside one event loop. `close` it."""
+    """The figures of one crawl; within one event loop."""
 
     def __init__(self, settings: BaseSettings, options: Options) -> None:
         self.engine: Engine | None = None  # None: no tables yet
@@ -107,19 +105,17 @@ class Watch:
         self._client: Redis = connection.connect(settings)
         self.queue = SiteQueue(self._client, options)
         self._progress = Kept(lambda: figures.progress(self.queue))
-        self._published: tuple[float, int] | None = (
-            None  # when, and how many entries of the stream there had been
-        )
+        self._published: tuple[float, int] | None = None  # when, and the stream's number of entries
 
     async def close(self) -> None:
-        """Let go of server and database."""
+        """Close all connections."""
         self._progress.drop()
         await self._client.aclose()
         if self.engine is not None:
             self.engine.dispose()
 
     async def look(self) -> Seen:
-        """Everything that is shown now."""
+        """All figures of the views."""
         at_ms = time.time_ns() // 1_000_000
         queue, queue_trouble = await self.ask_queue()
         tail, tables_trouble = await self._ask_tables()
@@ -127,7 +123,7 @@ class Watch:
         return Seen(at_ms, queue, queue_trouble, tail, tables_trouble, self._progress.value, pace)
 
     async def ask_queue(self) -> tuple[QueueNow | None, str]:
-        """How the queue stands; or None, and why that cannot be told."""
+        """The queue's figures; or None, and why not."""
         try:
             now = await figures.queue_now(self._client, self.queue, self.options)
             await self._progress.fresh()
@@ -141,10 +137,7 @@ class Watch:
     async def ask_tables(
         self, question: Callable[[Engine], T], threads: ThreadPoolExecutor | None = None
     ) -> T | None:
-        """The answer to a question, asked in a thread, of the loop's own where none are given.
-
-        None where there are no tables yet. Raises DatabaseError.
-        """
+        """Runs `question` in a thread. None without tables. Raises DatabaseError."""
         if self.engine is None:
             self.engine = await asyncio.to_thread(sites.the_tables, self.options)
         if self.engine is None:
@@ -158,7 +151,7 @@ class Watch:
             return None, str(error)
 
     def _pace_of_stream(self, queue: QueueNow | None) -> float:
-        """Where the tables cannot be asked: what came into the stream since the look before."""
+        """Without tables: new entries of the stream."""
         if queue is None:
             self._published = None
             return 0.0

@@ -1,4 +1,4 @@
-"""A figure as a person reads it: a status, bytes, a span of time. Pure, and quick to import at a crawl's end."""
+"""Formats of statuses, bytes and durations."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from crawler.records import STATUS_WORDS
 
 
 def status_word(status: int) -> str:
-    """A status as a person reads it."""
+    """A status as text."""
     return STATUS_WORDS.get(status, str(status))
 
 
 def size_word(number: float) -> str:
-    """Bytes as a person reads them."""
+    """Bytes as text."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -20,7 +20,7 @@ def size_word(number: float) -> str:
 
 
 def time_word(seconds: float) -> str:
-    """A span as a person reads it: two units at most."""
+    """At most two units."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     units = (("d", 86_400), ("h", 3_600), ("min", 60))
