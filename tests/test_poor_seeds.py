@@ -369,10 +369,10 @@ def test_a_crawl_ends_with_each_seed_that_gave_nothing(
         }
         single = {
             named("js"): "has neither text nor links; if a browser shows more, scripts create it",
-            named("login"): "/in, which links to no other page; where that is a login: SITE_OVERRIDES",
+            named("login"): "/in, which links to no other page; if that is a login: SITE_OVERRIDES",
             named("empty"): "is empty; open it",
             named("out"): "all its links lead to other sites (elsewhere.invalid)",
-            named("paper"): "is application/pdf, in which no links are looked for",
+            named("paper"): "is application/pdf, which is not searched for links",
         }
         wanted = [
             *empty,

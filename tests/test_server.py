@@ -519,7 +519,7 @@ def test_deleted_socket_of_a_living_server(var: Path, monkeypatch: pytest.Monkey
     with Server(var).join():
         (pid,) = servers(var)
         hidden = path.rename(path.with_suffix(".hidden"))
-        with pytest.raises(ServerError, match=f"lives as process {pid}.*`kill {pid}`"):
+        with pytest.raises(ServerError, match=f"runs as process {pid}.*`kill {pid}`"):
             Server(var).join()
         assert servers(var) == [pid]
         hidden.rename(path)
