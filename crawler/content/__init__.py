@@ -1,1 +1,1 @@
-"""What a page says: links, text, language, keywords, sitemaps, traps. Pure functions."""
+"""Links, text, language, keywords, sitemaps and traps of a page. Pure functions."""

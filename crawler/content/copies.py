@@ -1,14 +1,7 @@
-"""What copies of a page may lead to: pages of one site with the same bytes as an earlier one, their original. Pure.
+"""Limits the pages that copies add: pages with the same bytes as an earlier one of their site. Pure, bounded.
 
-Relative links of a copy in another folder lead elsewhere than those of its original: to other pages (every talk has the
-same index), or to further copies, without end. So they are tried. The copies of one original may bring FIRST_PAGES
-pages, and EARNED_PAGES more for each of these whose content the site has not shown before. What they lead to beyond
-that is held while pages on trial may still earn room for it, and given up then. The copies of a whole site together may
-bring SITE_PAGES and a share of SITE_SHARE of its different pages, with what they earn: else a site that shows itself
-once more under other paths would be walked as often as it has pages.
-
-So copies that lead to nothing but copies end after FIRST_PAGES requests, however many links each has. Bounded in
-memory: no more is held than `hold` is told to.
+A copy's relative links may lead to new pages or to endless copies. So each original gets a budget of FIRST_PAGES,
+plus EARNED_PAGES for every page with new content; the site's is SITE_PAGES plus SITE_SHARE of its pages.
 """
 
 from __future__ import annotations
@@ -25,32 +18,32 @@ FIRST_PAGES: Final = 20
 EARNED_PAGES: Final = 10
 SITE_PAGES: Final = 200
 SITE_SHARE: Final = 0.1
-# Paths that are held of one site at most.
+# Maximum paths held per site.
 MOST_HELD: Final = 100_000
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Found(NamedTuple):
-    """A page that a copy leads to."""
+    """A page linked from a copy."""
 
-    original: int  # number of the copy's original
+    original: int  # page number of the original
     path: str
     depth: int
 
 
 class Told(msgspec.Struct, array_like=True):
-    """As a checkpoint has it: all of the trials, of the rest what changed or all."""
+    """Checkpoint data."""
 
     spent: int
     trials: list[tuple[_Number, _Number]]  # page, original
-    room: list[tuple[_Number, int]]  # original, pages that its copies may bring
-    held: list[tuple[_Number, _Number, _Number]]  # runs: original, depth, how many
-    paths: bytes  # of these, newline-separated, in zstd
+    room: list[tuple[_Number, int]]  # original, remaining budget
+    held: list[tuple[_Number, _Number, _Number]]  # runs: original, depth, count
+    paths: bytes  # held paths, newline-separated, in zstd
 
 
 class Copies:
-    """What the copies of one site's pages lead to. Pages are known by the frontier's numbers."""
+    """Pages found through copies on one site, by the frontier's page numbers."""
 
     __slots__ = (
         "_closing",
@@ -66,19 +59,19 @@ class Copies:
     )
 
     def __init__(self) -> None:
-        self.trials: dict[int, int] = {}  # pages that copies brought and whose turn has not ended -> original
-        self.held = 0  # paths that are held
-        self._open: Counter[int] = Counter()  # of these, by original
-        self._room: dict[int, int] = {}  # by original; FIRST_PAGES where it is missing
-        self._spent = 0  # pages that all copies have brought, without what these earned
+        self.trials: dict[int, int] = {}  # unfinished pages found through copies -> original
+        self.held = 0  # held paths
+        self._open: Counter[int] = Counter()  # trials by original
+        self._room: dict[int, int] = {}  # remaining budget by original; default FIRST_PAGES
+        self._spent = 0  # pages tried minus earned ones, of the whole site
         self._held: dict[int, dict[str, int]] = {}  # original -> path -> depth
-        self._ready: dict[int, None] = {}  # originals of held ones that may have room
-        self._closing: set[int] = set()  # those that may have lost their last chance
+        self._ready: dict[int, None] = {}  # originals with held paths and perhaps budget
+        self._closing: set[int] = set()  # originals whose held paths may have to be given up
         self._new_held: list[Found] = []
-        self._touched: set[int] = set()  # originals whose room changed since `tell`
+        self._touched: set[int] = set()  # originals whose budget changed since `tell`
 
     def hold(self, original: int, paths: Iterable[str], depth: int, most: int) -> list[str]:
-        """Copies of a page lead to these; which are given up, since more than `most` would be held."""
+        """Hold links of copies; returns those above the limit `most`."""
         held = self._held.setdefault(original, {})
         given_up = []
         for path in paths:
@@ -95,7 +88,7 @@ class Copies:
         return given_up
 
     def next(self, contents: int) -> Found | None:
-        """What may be tried now, of a site with so many different contents; it is held no more. None: nothing."""
+        """Remove and return the next page to try; `contents`: distinct contents of the site."""
         while self._ready:
             original = next(iter(self._ready))
             held = self._held.get(original)
@@ -109,21 +102,21 @@ class Copies:
         return None
 
     def begin(self, page: int, original: int) -> None:
-        """The page is on trial until `end`."""
+        """Put the page on trial until `end`."""
         self.trials[page] = original
         self._open[original] += 1
         self._spend(original, 1)
 
     def earn(self, page: int) -> None:
-        """A page on trial has content that is new."""
+        """The page has new content."""
         self._spend(self.trials[page], -EARNED_PAGES)
 
     def hand_on(self, page: int, other: int) -> None:
-        """A page on trial leads on to another one, which is on trial in its place."""
+        """Another page replaces a page on trial."""
         self.trials[other] = self.trials.pop(page)
 
     def end(self, page: int, *, asked: bool) -> None:
-        """The page has had its turn; it cost nothing if it was not asked for."""
+        """End a trial; free if the page was not requested."""
         original = self.trials.pop(page)
         self._open[original] -= 1
         if not self._open[original]:
@@ -133,7 +126,7 @@ class Copies:
         self._closing.add(original)
 
     def give_up(self) -> list[str]:
-        """Held ones for which nothing can earn room any more; to be called when `next` gives nothing."""
+        """Drop and return held paths without a chance; call when `next` returns None."""
         over = self._closing if self.trials else set(self._held)
         given_up: list[str] = []
         for original in over:
@@ -154,16 +147,16 @@ class Copies:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was never a copy that led to anything new."""
+        """Whether no copy ever led to a new page."""
         return not (self._room or self._held)
 
     def changes(self) -> Told | None:
-        """What has changed since `tell`; None: nothing was there yet."""
+        """Changes since `tell`; None if empty."""
         room = [(original, self._room[original]) for original in sorted(self._touched)]
         return self._told(room, self._new_held)
 
     def everything(self) -> Told | None:
-        """All there is."""
+        """The full state; None if empty."""
         held = [
             Found(original, path, depth)
             for original, paths in self._held.items()
@@ -183,37 +176,34 @@ class Copies:
         return Told(self._spent, list(self.trials.items()), room, runs, packed)
 
     def tell(self) -> None:
-        """What there is now is known: `changes` begins from here."""
+        """The state is saved: `changes` starts here."""
         self._new_held, self._touched = [], set()
 
-    def replay(self, told: Told, known: int) -> None:
-        """Take in what `changes` or `everything` gave, in their order, of a site with so many `known` pages.
-
-        ValueError where it is damaged.
-        """
-        numbers = [*chain.from_iterable(told.trials), *(one[0] for one in (*told.room, *told.held))]
+    def replay(self, saved: Told, known: int) -> None:
+        """Apply `changes` or `everything` in order. Raises ValueError if they are damaged."""
+        numbers = [*chain.from_iterable(saved.trials), *(one[0] for one in (*saved.room, *saved.held))]
         if max(numbers, default=-1) >= known:
-            raise ValueError(f"copies of page {max(numbers)}; expected less than {known}")
-        self._spent, self.trials = told.spent, dict(told.trials)
+            raise ValueError(f"copies refer to page {max(numbers)}; expected a number below {known}")
+        self._spent, self.trials = saved.spent, dict(saved.trials)
         self._open = Counter(self.trials.values())
-        self._room.update(told.room)
+        self._room.update(saved.room)
         try:
-            text = zstandard.decompress(told.paths) if told.paths else b""
-            paths = text.decode("utf-8", "surrogatepass").split("\n") if told.held else []
+            text = zstandard.decompress(saved.paths) if saved.paths else b""
+            paths = text.decode("utf-8", "surrogatepass").split("\n") if saved.held else []
         except (zstandard.ZstdError, UnicodeDecodeError, MemoryError) as error:
             raise ValueError(f"links of copies cannot be read: {error}") from None
-        if sum(many for _, _, many in told.held) != len(paths):
-            raise ValueError(f"{len(paths)} links of copies with {told.held[:5]}")
+        if sum(many for _, _, many in saved.held) != len(paths):
+            raise ValueError(f"{len(paths)} links of copies with {saved.held[:5]}")
         rest = iter(paths)
-        for original, depth, many in told.held:
+        for original, depth, many in saved.held:
             self.hold(original, [next(rest) for _ in range(many)], depth, MOST_HELD)
 
     def paths(self) -> set[str]:
-        """All that are held."""
+        """All held paths."""
         return set(chain.from_iterable(self._held.values()))
 
     def forget(self, is_known: Callable[[str], bool]) -> None:
-        """After `replay`: what was tried since it was held is not held."""
+        """After `replay`: drop held paths that were tried since."""
         for paths in self._held.values():
             for path in list(filter(is_known, paths)):
                 del paths[path]

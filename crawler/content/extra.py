@@ -1,4 +1,4 @@
-"""What page pipelines put into a page's `extra`: plain JSON of a bounded size, the rest left out and told."""
+"""Limits a page's `extra` to plain JSON of bounded size."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import msgspec
 
 from crawler.records import MOST_EXTRA_BYTES
 
-# Levels of an entry: MariaDB's functions for JSON take 32 at most.
+# Maximum nesting: MariaDB's JSON functions allow 32.
 DEEPEST = 20
-# Entries that are named where several are left out, and letters of a name.
+# How many dropped entries a message names, and characters of a name.
 NAMED, NAME_LENGTH = 3, 40
-# A colon, a comma.
+# Colon and comma.
 _BETWEEN = 2
 
 
 def bounded(extra: Any) -> tuple[dict[str, Any], str]:
-    """What is kept, as a coordinator will read it, and in words what is left out and why; empty: nothing is.
-
-    Where all together is too large, the largest entries are left out.
-    """
+    """The kept entries, and a message about dropped ones; the largest are dropped first."""
     if not isinstance(extra, dict):
         return {}, f"extra is left out: it is {type(extra).__name__}; expected a dictionary"
     kept: dict[str, Any] = {}
@@ -45,7 +42,7 @@ def bounded(extra: Any) -> tuple[dict[str, Any], str]:
 
 
 def _plain(name: Any, value: Any) -> tuple[Any, int]:
-    """The value as it will be read from JSON, and how many bytes it takes with its name."""
+    """The value as read from JSON, and its size in bytes."""
     if not isinstance(name, str):
         raise TypeError(f"the name is {type(name).__name__}; expected a text")
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
@@ -57,7 +54,6 @@ def _plain(name: Any, value: Any) -> tuple[Any, int]:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and dictionaries are nested in more levels."""
     if not isinstance(value, list | dict):
         return False
     inner = value.values() if isinstance(value, dict) else value

@@ -1,7 +1,7 @@
-"""Links of a page: found in the parsed document, resolved as browsers do, told apart by site. No Request is made here.
+"""Extracts links from a parsed page and resolves them as browsers do.
 
-One parse per page serves links and attributes alike. A page's `<base>`, rel=nofollow, rel=canonical and meta robots
-are read here. Hostile input gives fewer links, never an exception.
+Also reads `<base>`, rel=nofollow, rel=canonical and meta robots. Hostile input yields fewer links, never an
+exception.
 """
 
 from __future__ import annotations
@@ -23,25 +23,18 @@ from crawler.content.charset import as_utf8, encoding_of
 from crawler.content.text import kind_of
 from crawler.urls.url import UrlError, is_named_quickly, page_of, resolve
 
-# ------------------------------------------------------------------------------------------------------------
-# The out-links of one site's pages as 64-bit hashes.
-#
-# Pages link to the same pages of their site again and again: a link's hash is made once and kept under the page's
-# number in the frontier, 8 bytes a known URL. A cache by URL took twice the time, for what it had to touch.
+# --- Out-links as 64-bit hashes ---
 
 
 class OutLinks:
-    """Hashes of what a site's pages link to."""
+    """Hashes of a site's out-links, cached by page number."""
 
     def __init__(self, site: str) -> None:
         self._site = site
-        self._known = array("Q")  # by number; 0: not made yet
+        self._known = array("Q")  # by number; 0: not computed yet
 
     def pack(self, numbers: list[int], inside: list[str], outside: Iterable[str]) -> bytes:
-        """As the record of a page has them: of paths of the site with their `numbers` (-1: none), and of other pages.
-
-        Those of the site may be as written, for their pages count; those of others are canonical URLs.
-        """
+        """Hashes of `inside` paths (as written, with page `numbers`, -1: none) and canonical `outside` URLs."""
         known = self._known
         missing = max(numbers, default=-1) + 1 - len(known)
         if missing > 0:
@@ -57,23 +50,23 @@ class OutLinks:
         return records.pack_hashes(hashes)
 
 
-# What keeps a page from being parsed whole.
+# Why a page is not parsed completely.
 _Bound = Literal["", "bytes", "markup"]
-# Tells what a page is written in, as `encoding_of` does; asked only if a link needs it. None: UTF-8.
+# Returns the page's encoding as `encoding_of` does; called only if a link needs it. None: UTF-8.
 Encoding = Callable[[], str] | None
 
-# Links behind MAX_LINKS_PER_PAGE that are looked at to count what is left out: some 2 us each.
+# Links past MAX_LINKS_PER_PAGE that are resolved to count them: about 2 us each.
 LOOKED_BEYOND = 20_000
-# Links of a page that are too long, and are counted.
+# Maximum overlong links that are counted per page.
 _MOST_LONG = 100
-# Of the URLs that a page names as canonical, how many are looked at for one that leads anywhere.
+# Maximum canonical URLs that are tried per page.
 _MOST_NAMED = 10
-# One target of an HTTP Link header and its parameters (RFC 8288): a comma within < > or " " parts no two of them. Open
-# quotes end the header: their end would be looked for again behind each `<`.
+# One target of an HTTP Link header with parameters (RFC 8288): a comma within < > or " " does not separate. An
+# unclosed quote ends the header, to avoid quadratic time.
 _LINK = re.compile(r"""<([^<>]*+)>((?:[^",<]++|"(?:[^"\\]|\\.)*+")*+)(?:".*+)?+""", re.DOTALL)
 _LINK_REL = re.compile(r""";\s*+rel\s*+=\s*+(?:"([^"]*+)"|([^\s;"]++))""", re.IGNORECASE)
-# A link that says where it leads as it stands: perhaps a site, perhaps `./` or `../`, a path without dot segments, and
-# a query, of nothing that would be escaped; a fragment does not count.
+# A link that needs no normalization: optional site, optional `./` or `../`, a path without dot segments, and a query,
+# without characters to escape; the fragment is ignored.
 _PORT = r":(?!(?:80|443)(?![0-9]))(?:(?:[1-5][0-9]|6[0-4])[0-9]{3}|[1-9][0-9]{0,3})"
 _HOST = r"(?:[a-z0-9-]{1,63}+\.)*+(?![0-9])[a-z0-9-]{1,63}+"
 _SITE = rf"https?://{_HOST}(?:{_PORT})?+(?=[/?#]|\Z)"
@@ -81,106 +74,105 @@ _LETTERS = r"\-A-Za-z0-9_~!$&'()*+,;=:@|\[\]"
 _PATH = rf"[{_LETTERS}/]*+(?:(?:\.(?=[{_LETTERS}%])|%(?!2[eE]))[{_LETTERS}/]*+)*+"
 _QUERY = rf"[{_LETTERS.replace(chr(39), '')}/.%?^`{{}}\\]*+"
 _SIMPLE = re.compile(rf"({_SITE})?+(\./|(?:\.\./)++)?+({_PATH}(?:\?{_QUERY})?+)(?:#.*+)?+", re.DOTALL)
-# DNS allows a host no more.
+# Maximum length of a host name in DNS.
 _LONGEST_SITE = len("http://") + 253
-# Links that mean the same on every page of a site: no white space, no dot segments.
+# Links that resolve equally on all pages of a site: no white space, no dot segments.
 _ABSOLUTE = re.compile(r"https?://(?![/?#])(?!.*/\.)[!-~]+")
 _ROOTED = re.compile(r"/(?![/\\])(?!.*/\.)[!-~]*")
 _REMEMBERED_LENGTH = 300
-# What is done for the odd links of one page, half a second at most, and what takes how much of it: a letter of a host
-# that is to be made punycode takes forty times as long as one of other text, and an escape ten times.
+# Work limit for unusual links of one page: half a second. Punycode costs forty times as much per letter as other
+# text, an escape ten times.
 _MOST_WORK = 10_000_000
-# The same for the URLs of a sitemap: it is enough for 50,000 of 250 characters, in escapes of a foreign alphabet.
+# The same for a sitemap: enough for 50,000 URLs of 250 characters in escapes of a foreign alphabet.
 _MOST_WORK_OF_FILE = 60_000_000
 _WORK_OF_ANY = 60
 _WORK_OF_FOREIGN_LETTER = 40
 _WORK_OF_ESCAPE = 10
-# Of a link with others than those that canonical paths keep.
+# Extra work of a link with escapes that canonical paths change.
 _OTHER_ESCAPE = re.compile("%(?!20|[89A-F][0-9A-F])")
 _WORK_OF_OTHERS = 400
-# Which page an odd query leads to is asked twice: of links that are long together that counts as well, by the letter.
+# Unusual queries are canonicalized twice; counted per letter if the page's links are long in total.
 _LONG_TOGETHER = 300_000
 _WORK_OF_QUERY = 18
 _HOST_AT = re.compile(r"(?:https?:)?+//([^/?\\]*+)", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"[\x00-\x20]*+(?!https?:)[a-z][a-z0-9+.-]*+:", re.IGNORECASE)
 _LONGEST_BASE = 65_536
-# Characters of all links of a page, should each be as long as the base that it starts from.
+# Maximum characters of all links of a page, assuming each as long as its base.
 _MOST_CHARACTERS = 10_000_000
-# What is relative to these leads there too. To URLs of other schemes nothing is relative.
+# Bases of these schemes make relative links unusable; bases of other schemes are ignored.
 _OTHER_BASES = ("ftp:", "file:")
 _WHITE = " \t\n\f\r"
-# A meta refresh: seconds, and where one is sent then, maybe in quotes.
+# Meta refresh: seconds, then the URL, perhaps in quotes.
 _REFRESH = re.compile(
     r"""\s*+[0-9.]++(?=[\s;,])\s*+[;,]?+\s*+(?:url\s*+=\s*+)?+(?:'([^']++)|"([^"]++)|([^'"].*+))""",
     re.IGNORECASE | re.DOTALL,
 )
-# Before a colon in X-Robots-Tag: one crawler's name, or a word that says more behind it.
+# Before a colon in X-Robots-Tag: a crawler's name, or a directive with a value.
 _CRAWLER_NAME = re.compile(r"[\w./-]++")
 _WITH_VALUE = ("unavailable_after", "max-")
-# The parser's work grows with the square of a tag's attributes: 5,000 cost it 0.05 s, 50,000 two. A page is cut off
-# before a tag with more, or when such squares have come to 0.2 s.
+# The parser is quadratic in a tag's attributes: 5,000 take 0.05 s, 50,000 two seconds. A page is truncated before a
+# tag with more, or when the sum of squares reaches 0.2 s.
 MOST_ATTRIBUTES = 5_000
 _MOST_SQUARES = 4 * MOST_ATTRIBUTES**2
-# Of all tags together, and tags: each takes some 200 bytes while the page is in hand, and 0.4 us. What has more is cut
-# off as well; ten megabytes of source code with a link on each word have 600,000 tags.
+# Limits for the whole page: a tag or attribute takes about 200 bytes and 0.4 us. Ten megabytes of source code with a
+# link on each word have 600,000 tags.
 MOST_TAGS = 750_000
 MOST_ATTRIBUTES_OF_ALL = 1_000_000
 _BLOCK = 16_384
-# What stands before an attribute or in it; a page that has fewer of these has fewer attributes.
+# Separators of attributes; a page with fewer of these has fewer attributes.
 _SEPARATORS = (b" ", b"\n", b"\r", b"\t", b"\f", b"/", b"=")
-# Bytes of a page that cannot hold enough attributes to matter (0.2 s at the worst), and of a tag in a larger one: a
-# million bytes of those cost 0.3 s.
+# Size below which a page cannot have too many attributes (0.2 s at worst), and the same for a tag of a larger page: a
+# million bytes of those take 0.3 s.
 _ATTRIBUTES_CHECKED_ABOVE = 65_536
 _TAGS_CHECKED_ABOVE = 1_000
 _ATTRIBUTE = rb"""[\s/]*+=?[^\s/>=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|[^\s>]*+))?+"""
-# A tag consists of such pieces alone, so a search for them reads no byte twice that belongs to none.
+# A tag consists of these pieces only, so matching is linear.
 _PIECES = re.compile(rb"(" + _ATTRIBUTE + rb")|[\s/=]++")
 _TAG = re.compile(rb"<[a-zA-Z](?:" + _ATTRIBUTE + rb"|[\s/=]++)*+")
-# Whatever a page is written in, the parser gets UTF-8: it stops at the first bad byte of other encodings. Its table of
-# ids, of use to XPath's id() alone, would take an eighth of its time.
-# It stops at elements 256 deep. With `huge_tree` it would go on to 2,048, where end tags and XPath cost seconds.
+# Pages are converted to UTF-8: the parser stops at the first bad byte of other encodings. Without collect_ids it is
+# an eighth faster. It stops at depth 256; `huge_tree` would allow 2,048, where end tags and XPath take seconds.
 _PARSER: Any = etree.HTMLParser(
     encoding="utf-8", huge_tree=False, no_network=True, remove_comments=True, collect_ids=False
 )
 
 
 class Parsed(NamedTuple):
-    """A page as the parser gave it."""
+    """A parsed page."""
 
-    root: Any  # an lxml element; None: there is nothing to parse
-    left_out: str = ""  # why not all of it was parsed, in words; empty: all was
-    bound: _Bound = ""  # the same, as crawler.left_out has it
+    root: Any  # an lxml element, or None
+    left_out: str = ""  # why parsing is incomplete; empty if complete
+    bound: _Bound = ""  # the same, for crawler.left_out
 
 
 class Written(NamedTuple):
-    """Where a page leads, as it is written but for fragments, each once."""
+    """Link targets as written."""
 
-    hrefs: list[str]  # where the page sends its visitors on, then anchors and frames in document order
+    hrefs: list[str]  # refresh targets, then anchors and frames in document order
     iframes: list[str]
 
 
 class Links(NamedTuple):
-    """Where the links of one page lead, as written, each once."""
+    """Resolved links of one page, without repetitions."""
 
-    inside: list[str]  # paths of the same site, those of iframes last
+    inside: list[str]  # paths of the same site, iframes last
     outside: dict[str, list[str]]  # other sites -> paths
-    # The same for iframes. These are widgets (films, maps, counters): pages to follow, but no links to other sites.
+    # The same for iframes: widgets (videos, maps, counters) are followed, but do not count as links.
     framed: Mapping[str, list[str]] = MappingProxyType({})
-    left_out: str = ""  # why these are not all, in words; empty: they are
-    given_up: int = 0  # links that take too long to read
-    # Sites and paths of those behind the last that are followed, of the first LOOKED_BEYOND.
+    left_out: str = ""  # why links are missing; empty if complete
+    given_up: int = 0  # links skipped since they take too long
+    # Sites and paths past the limit, the first LOOKED_BEYOND.
     beyond: Mapping[str, list[str]] = MappingProxyType({})
-    # Links that are too long, as written, each with the URL that it begins with.
+    # Overlong links as written -> the first part of their URL.
     too_long: Mapping[str, str] = MappingProxyType({})
 
 
 def document(body: bytes, content_type: str) -> Any:
-    """The parsed page (an lxml element), or None where there is nothing to parse."""
+    """The parsed page, or None if it is empty."""
     return parsed(body, lambda: encoding_of(body, content_type), len(body)).root
 
 
 def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
-    """The first `most` bytes of a page of which it is known, or to be found out, what it is written in."""
+    """Parse at most `most` bytes."""
     left_out = ""
     bound: _Bound = ""
     if len(body) > most:
@@ -189,7 +181,7 @@ def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
     if not body.strip():
         return Parsed(None)
     try:
-        # A zero would end an attribute; without them even UTF-16 that nothing tells gives its links.
+        # A NUL would end an attribute; without NULs even undeclared UTF-16 gives its links.
         text = as_utf8(body, encoding()).replace(b"\0", b"")
         end, of_what = _parsable(text)
         if end < len(text):
@@ -203,21 +195,20 @@ def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
 
 
 def _parser_stopped() -> str:
-    """Why the parser has stopped in the middle of the page; empty: it has not."""
     log = _PARSER.error_log
     if not log or log[-1].type != etree.ErrorTypes.ERR_RESOURCE_LIMIT:
         return ""
     if "depth" in log[-1].message:
         return "parsed as far as its elements are 256 deep"
-    # In UTF-8, in which other encodings have up to three times their bytes.
+    # Size in UTF-8, up to three times the original.
     return "parsed as far as a text or a value of 10 MB"
 
 
 def robots_directives(root: Any, header: str, name: str = "") -> set[str]:
-    """Words of meta robots and X-Robots-Tag (one line per header) for everybody or for `name`, in lower case."""
+    """Directives of meta robots and X-Robots-Tag for all or for `name`, in lower case."""
     name = name.lower()
     words = _words_of_header(header.lower(), name)
-    # Here and below by `iter`, since XPath takes ten times as long where there is nothing to be found.
+    # `iter`, since XPath is ten times slower without matches.
     for element in root.iter("meta") if root is not None else ():
         if element.get("name", "").lower() in ("robots", name or "robots"):
             words.update(element.get("content", "").lower().replace(",", " ").split())
@@ -225,7 +216,7 @@ def robots_directives(root: Any, header: str, name: str = "") -> set[str]:
 
 
 def _words_of_header(header: str, name: str) -> set[str]:
-    """What is said to everybody or to `name`; a crawler's name and a colon address the rest of their line to it."""
+    """A crawler's name and a colon address the rest of a line."""
     words: set[str] = set()
     for line in header.split("\n"):
         addressee = ""
@@ -240,14 +231,14 @@ def _words_of_header(header: str, name: str) -> set[str]:
 
 
 def links(root: Any, url: str, site: str, most: int, length: int, encoding: Encoding = None) -> Links:
-    """The page's links: `most` of them beside the page itself, each at most `length` characters as a URL."""
+    """At most `most` links besides the page itself, each of at most `length` characters."""
     return placed(written(root), root, url, site, most, length, encoding)
 
 
 def placed(
     found: Written, root: Any, url: str, site: str, most: int, length: int, encoding: Encoding = None
 ) -> Links:
-    """Where what is written on the page leads, as far as it leads to pages; `most` of these beside the page itself."""
+    """Resolve links as written."""
     if not any(found):
         return Links([], {})
     base = _Base(_base(root, url, encoding), site, length, encoding)
@@ -270,10 +261,7 @@ def placed(
 
 
 def written(root: Any, refresh: str = "") -> Written:
-    """Where the anchors and frames of the page lead; those that say nofollow are left out.
-
-    Before them where the page itself sends its visitors on: by the HTTP header `refresh`, or a meta one in its head.
-    """
+    """Refresh targets, anchors and frames as written, without rel=nofollow."""
     found = dict.fromkeys(_sent_on(refresh) + _refreshes(root))
     iframes: dict[str, None] = {}
     for element in root.iter("a", "area", "frame", "iframe") if root is not None else ():
@@ -286,17 +274,17 @@ def written(root: Any, refresh: str = "") -> Written:
             page = href[: href.index("#")]
             if not page:
                 continue
-            # White space before a fragment belongs to the path, at the end it does not.
+            # White space before a fragment belongs to the path; at the end it does not.
             href = href if page[-1].isspace() else page
         rel = element.get("rel")
-        # Some part them by commas.
+        # Some pages separate by commas.
         if rel is None or "nofollow" not in rel.lower().replace(",", " ").split():
             into[href] = None
     return Written(list(found), list(iframes))
 
 
 def _framed(element: Any) -> str | None:
-    """What a frame shows, as written; None: the element is no frame, or has its content in itself (`srcdoc`)."""
+    """None for other elements and for `srcdoc`."""
     if element.tag in ("frame", "iframe") and element.get("srcdoc") is None:
         src: str | None = element.get("src")
         return src
@@ -304,7 +292,7 @@ def _framed(element: Any) -> str | None:
 
 
 def _refreshes(root: Any) -> list[str]:
-    """Where a refresh in the head leads, also one for those without JavaScript."""
+    """Of meta elements in the head, in `<noscript>` too."""
     for head in root.iterchildren("head") if root is not None else ():
         for part in (head, *head.iterchildren("noscript")):
             for element in part.iterchildren("meta"):
@@ -314,15 +302,14 @@ def _refreshes(root: Any) -> list[str]:
 
 
 def _sent_on(refresh: str) -> list[str]:
-    told = _REFRESH.match(refresh)
-    return [told[1] or told[2] or told[3]] if told else []
+    found = _REFRESH.match(refresh)
+    return [found[1] or found[2] or found[3]] if found else []
 
 
 def named_canonical(root: Any, header: str, url: str, length: int, encoding: Encoding = None) -> str:
-    """The URL, as written, that a page names as the one to take for it; empty: none that can be fetched, or its own.
+    """The canonical URL as written; empty if it is absent, unusable or the page itself.
 
-    The first rel=canonical that leads anywhere counts, of the head's `<link>` elements and then of the HTTP Link
-    header (`header`, several lines joined by commas). `url` is what was asked for.
+    The head's `<link>` elements come before the HTTP Link `header`.
     """
     own: tuple[str, str] | None = None
     for base, href in islice(_canonical_hrefs(root, header, url, encoding), _MOST_NAMED):
@@ -337,35 +324,35 @@ def named_canonical(root: Any, header: str, url: str, length: int, encoding: Enc
 
 
 def parts(url: str) -> tuple[str, str]:
-    """Site and path of a URL that is resolved."""
+    """Site and path of a resolved URL."""
     start = url.index("/", len("https://"))
     return url[:start], url[start:]
 
 
 def canonical_url(site: str, written: str) -> str:
-    """The URL that names the page to which a path leads, as written."""
+    """The canonical URL of a path as written."""
     return site + page_of(written)
 
 
 def target(url: str, location: str, length: int) -> tuple[str, str] | None:
-    """Site and path that a Location (its bytes read as Latin-1) points to; None: nothing that can be fetched."""
+    """Site and path of a Location header, or None."""
     return _resolved(_place_of(url), _as_sent(location), length, None)
 
 
 def places(hrefs: list[str], url: str, site: str, length: int) -> tuple[list[tuple[str, str] | None], int]:
-    """Site and path of each, as `target`, of text that a file at `url` of `site` has; how many take long to read."""
+    """Resolve URLs of a text file; and how many took too long."""
     base = _Base(url, site, length, None, _MOST_WORK_OF_FILE)
     return [base.place(href) for href in hrefs], base.given_up
 
 
 class _Places:
-    """Where links lead, each place once, up to `most` beside the page itself; the rest of them is counted."""
+    """Distinct targets up to a limit; counts the rest."""
 
     def __init__(self, url: str, site: str, most: int) -> None:
         self.inside: dict[str, None] = {}
         self.most = most
         self.left = 0
-        self.beyond: list[str] = []  # the first of those that are left
+        self.beyond: list[str] = []  # the first ones past the limit
         self._site = site
         self._page = url[len(site) :]
         self._outside = 0
@@ -376,9 +363,9 @@ class _Places:
         place_of: Callable[[str], tuple[str, str] | None],
         outside: dict[str, dict[str, None]],
     ) -> None:
-        """Add where these lead, to `outside` what is of other sites."""
+        """Add targets; other sites' to `outside`."""
         rest = iter(hrefs)
-        # As many at a time as there is room for in any case, so that nothing is counted between.
+        # In batches that fit in any case, so that counting per link is not necessary.
         while some := list(islice(rest, self._room)):
             for href in some:
                 place = place_of(href)
@@ -403,22 +390,19 @@ def _listed(sites: dict[str, dict[str, None]]) -> dict[str, list[str]]:
 
 
 class _Base:
-    """What a page's links start from, with a short way for the links that most pages have.
-
-    The short way gives what `resolve` gives, or leaves it to that; a test compares them on real and made-up links.
-    """
+    """Resolves links against a base URL, with a fast path that equals `resolve`."""
 
     def __init__(self, base: str, site: str, length: int, encoding: Encoding, work: int = _MOST_WORK) -> None:
-        # What is relative to a longer one would be too long itself: only links with a site of their own lead anywhere.
+        # With a longer base only links with a site of their own are usable.
         self._base = _place_of(base, site) if len(base) <= length else None
         self._length = length
         self._encoding = encoding
         self._work = work
-        self.counts_queries = False  # it also counts how long it takes to tell which page a query leads to
-        self.given_up = 0  # links that were not looked at since those before them took so long
-        # A shorter link is not too long, whatever becomes of it: a letter becomes four escapes at most.
+        self.counts_queries = False  # the work limit includes canonicalizing queries
+        self.given_up = 0  # links skipped since the work limit was reached
+        # A shorter link never becomes too long: a letter becomes four escapes at most.
         self._suspicious = (length - len(base)) // 12
-        # Links that lead nowhere since they are too long, each with the URL that it begins with.
+        # Overlong links -> the first part of their URL.
         self.too_long: dict[str, str] = {}
         self._site: str | None
         self._site, path = self._base or (None, "")
@@ -426,7 +410,7 @@ class _Base:
         self._folder = self._page[: self._page.rfind("/") + 1]
 
     def place(self, href: str) -> tuple[str, str] | None:
-        """Site and path of a link; None: it leads nowhere."""
+        """Site and path of a link, or None."""
         place = self._place(href)
         if not self.counts_queries or place is None or "?" not in place[1] or is_named_quickly(place[1]):
             return place
@@ -440,7 +424,7 @@ class _Base:
         if href.startswith("#"):
             return None
         if "%" in href:
-            # It takes long to tell which page that is (crawler.urls.url).
+            # Canonicalizing escapes is slow (crawler.urls.url).
             self._work -= _WORK_OF_ESCAPE * href.count("%") + (
                 _WORK_OF_OTHERS if _OTHER_ESCAPE.search(href) else 0
             )
@@ -485,19 +469,19 @@ class _Base:
         return max(len(self._folder), 1)
 
     def place_of_page(self, href: str) -> tuple[str, str] | None:
-        """As `place`; None for a picture, a film or the like, too."""
+        """None for media files too."""
         place = self.place(href)
         return None if place is None or kind_of(place[1]) else place
 
     def _long_way(self, href: str) -> tuple[str, str] | None:
-        """Any link; remembered where it means the same on every page of the site."""
+        """Any link; cached if it is the same on all pages of the site."""
         if _OTHER_SCHEME.match(href):
             return None
         if self._work < 0:
             self.given_up += 1
             return None
         self._work -= _work_of(href)
-        # A cache of long ones would be large; and a site in front must not make one too long.
+        # Bound the cache's size; and a prepended site must not make a link too long.
         brief = len(href) <= min(_REMEMBERED_LENGTH, self._length - _LONGEST_SITE)
         if brief and _ABSOLUTE.fullmatch(href):
             return _remembered(href, self._length)
@@ -509,7 +493,6 @@ class _Base:
         return place
 
     def _note_long(self, href: str) -> None:
-        """Note a link that leads nowhere, if that is since it is too long."""
         if len(self.too_long) >= _MOST_LONG or self._work < 0:
             return
         start = href[: 2 * self._length]
@@ -520,14 +503,14 @@ class _Base:
 
 
 def _work_of(href: str) -> int:
-    """What it takes to tell where an odd link leads, in units of some 50 ns."""
+    """In units of about 50 ns."""
     host = _HOST_AT.match(href)
     foreign = 0 if host is None or host[1].isascii() else len(host[1])
     return _WORK_OF_ANY + len(href) + _WORK_OF_FOREIGN_LETTER * foreign
 
 
 def _place_of(url: str, site: str = "") -> tuple[str, str] | None:
-    """Site and path of an absolute URL, quickly if it is of `site` and simple; None: it is none of the web."""
+    """Fast for simple URLs of `site`; None if it is not http or https."""
     if site and url.startswith(f"{site}/") and (simple := _SIMPLE.fullmatch(url, len(site))):
         return site, simple[3]
     try:
@@ -537,15 +520,15 @@ def _place_of(url: str, site: str = "") -> tuple[str, str] | None:
 
 
 def _canonical_hrefs(root: Any, header: str, url: str, encoding: Encoding) -> Iterator[tuple[str, str]]:
-    """All that a page names as canonical: what it starts from, and how it is written."""
-    # Only in the head, where none but the page's author writes.
+    """Base and href of each."""
+    # Only in the head: the body may have users' content.
     for head in root.iterchildren("head") if root is not None else ():
         for element in head.iterchildren("link"):
             if "canonical" in element.get("rel", "").lower().split() and element.get("href") is not None:
                 yield _base(root, url, encoding), element.get("href")
     if "canonical" in header.lower():
         for href, parameters in _LINK.findall(header):
-            # The first rel counts; a link with an anchor is said of another page.
+            # The first rel counts; a link with an anchor is about another page.
             rel = _LINK_REL.search(parameters)
             named = rel is not None and "canonical" in (rel[1] or rel[2] or "").lower().split()
             if named and "anchor" not in parameters.lower():
@@ -553,7 +536,7 @@ def _canonical_hrefs(root: Any, header: str, url: str, encoding: Encoding) -> It
 
 
 def _as_sent(text: str) -> str:
-    """A header's bytes that were read as Latin-1: what servers send unescaped is UTF-8."""
+    """Header text decoded as Latin-1 is usually UTF-8."""
     try:
         return text.encode("latin-1").decode()
     except UnicodeError:
@@ -579,10 +562,7 @@ def _resolved(
 
 
 def _base(root: Any, url: str, encoding: Encoding) -> str:
-    """What relative links start from: the first `<base>`, unless it is of a kind that nothing is relative to.
-
-    Empty: it is so long that none of them leads anywhere.
-    """
+    """The first usable `<base>`, else `url`; empty if it is too long."""
     bases = root.iter("base") if root is not None else ()
     href = next((found for element in bases if (found := element.get("href")) is not None), None)
     if href is None:
@@ -595,23 +575,22 @@ def _base(root: Any, url: str, encoding: Encoding) -> str:
 
 
 def _of(href: str, encoding: Encoding) -> str | None:
-    """What to escape the query of a link in; None: UTF-8, or it makes no difference, the link being in ASCII."""
+    """Encoding for a link's query; None: UTF-8."""
     if encoding is None or href.isascii():
         return None
     name = encoding()
-    # No escapes of these are known to anybody.
+    # Escapes are never in these.
     return None if name.startswith(("utf-16", "utf-32")) else name
 
 
 def _parsable(body: bytes) -> tuple[int, str]:
-    """Bytes up to what would hold up the parser, and what that is; all of them: there is nothing."""
+    """How many bytes are safe to parse, and what exceeds its limit."""
     end = _end_of_tags(body)
     of_attributes = _end_of_attributes(body[:end])
     return (of_attributes, "attributes") if of_attributes < end else (end, "tags")
 
 
 def _end_of_tags(body: bytes) -> int:
-    """Bytes that have no more than MOST_TAGS, by blocks."""
     tags = 0
     for start in range(0, len(body) if len(body) > MOST_TAGS else 0, _BLOCK):
         tags += body.count(b"<", start, start + _BLOCK)
@@ -621,7 +600,6 @@ def _end_of_tags(body: bytes) -> int:
 
 
 def _end_of_attributes(body: bytes) -> int:
-    """Bytes up to the first tag with too many attributes, for itself or together with those before it."""
     if len(body) <= _ATTRIBUTES_CHECKED_ABOVE:
         return len(body)
     crowded = len(body) > MOST_ATTRIBUTES_OF_ALL < sum(map(body.count, _SEPARATORS))
@@ -643,5 +621,5 @@ def _end_of_attributes(body: bytes) -> int:
 
 
 def _attributes(tag: bytes) -> int:
-    # The first is the tag's name.
+    # The first piece is the tag's name.
     return sum(1 for piece in _PIECES.finditer(tag) if piece[1]) - 1

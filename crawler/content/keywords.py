@@ -1,10 +1,7 @@
-"""The most telling words of a page, by where they stand and how often; no dictionary, no other page is asked.
+"""Ranks a page's words by position (title, headings) and frequency, without a dictionary.
 
-A word weighs most in the title, then in headings; in the text each further time counts for less. Numbers, words of one
-or two letters, and those that say nothing in the languages listed below are left out. Korean words lose the particles
-behind them. Chinese has no blanks between words, so there every string of two to four characters counts that comes a
-second time; the same for what Japanese writes in Chinese characters, while its katakana are words as they stand and its
-hiragana none. Scripts without blanks and without such marks (Thai, Khmer, Lao) give no keywords.
+Skips stop words and removes Korean particles; in Chinese characters, repeated strings of 2 to 4 count. No keywords
+for Thai, Khmer and Lao.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from itertools import islice
 from math import log
 from typing import Any
 
-# Characters of the text that are looked at: what comes later seldom names a page's subject.
+# Characters of text that are read: later ones rarely name a page's subject.
 LOOKED_AT = 20_000
 _HEADINGS = ("h1", "h2", "h3")
 _MOST_HEADINGS = 50
@@ -25,7 +22,7 @@ _TITLE_WEIGHT = 3.0
 _HEADING_WEIGHT = 2.0
 _SHORTEST, _LONGEST = 3, 30
 _LONGEST_HAN = 4
-# A Chinese string is only part of a longer one if that comes nearly as often.
+# A Chinese string is part of a longer one if that is nearly as frequent.
 _NEARLY = 0.8
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -33,7 +30,7 @@ _HAN = "\u3005\u3400-\u4dbf\u4e00-\u9fff"
 _KANA = "\u3041-\u30ff\u31f0-\u31ff"
 _HANGUL = "\uac00-\ud7a3"
 _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-# What is written together is parted where its script changes: a Korean particle behind an English name.
+# Split where the script changes: a Korean particle after an English name.
 _RUN = re.compile(
     f"(?P<han>[{_HAN}]+)|(?P<katakana>[\u30a1-\u30fa\u30fc]+)|(?P<hangul>[{_HANGUL}]+)|[{_KANA}{_NO_BLANKS}]+"
     f"|(?P<other>[^{_HAN}{_KANA}{_HANGUL}{_NO_BLANKS}]+)"
@@ -43,10 +40,10 @@ _PARTICLES = (
     "이며 이고 에서는 에서도 으로는 으로써 으로서 입니다 합니다 됩니다 했다 한다 된다 됐다 하는 되는 하여 되어 하며 "
     "들은 들이 들을 들의 했습니다 되었습니다 하였다 이라고 이라는 라는 하기 했던 하지"
 )
-# The longest that is there goes.
+# Longest match first.
 _PARTICLE = re.compile(f"(?:{'|'.join(sorted(_PARTICLES.split(), key=len, reverse=True))})$")
 
-# Words that any page has, whatever it is about.
+# Stop words in every language.
 _ANYWHERE = "home menu login logout search copyright rights reserved click page website cookies http https www com html"
 _SILENT = {
     "en": "the and for are was were but not you your all any can had her him his how its may new now our out she that "
@@ -86,13 +83,13 @@ _SILENT_IN_ANY = frozenset().union(*_SILENT_WORDS.values())
 
 
 def headings(root: Any) -> str:
-    """What stands in the headings of a parsed page."""
+    """The text of a parsed page's headings."""
     elements = islice(root.iter(*_HEADINGS), _MOST_HEADINGS)
     return "\n".join(" ".join(element.itertext())[:_HEADING_LENGTH] for element in elements)
 
 
 def keywords(title: str, headings: str, text: str, language: str, most: int) -> list[str]:
-    """The `most` best ones in lower case, best first; equal ones in the page's order."""
+    """The `most` best words in lower case, best first; ties in page order."""
     counts = _counted("\n".join((title, headings, text[:LOOKED_AT])), least=2)
     in_title, in_headings = _counted(title, least=1), _counted(headings, least=1)
     silent = _SILENT_WORDS.get(language, _SILENT_IN_ANY)
@@ -108,7 +105,7 @@ def keywords(title: str, headings: str, text: str, language: str, most: int) -> 
 
 
 def _counted(text: str, least: int) -> Counter[str]:
-    """How often each word stands there; Chinese strings only where that is `least` times."""
+    """Word frequencies; Chinese strings only from `least` times."""
     words: Counter[str] = Counter()
     strings: Counter[str] = Counter()
     for word, times in Counter(_WORD.findall(text.lower())).items():
@@ -129,12 +126,11 @@ def _counted(text: str, least: int) -> Counter[str]:
 
 
 def _may_tell(word: str) -> bool:
-    """Whether it is neither too short nor too long: two syllables of Hangul or two katakana are a word."""
     return (_SHORTEST if word[0] < "\u3000" else 2) <= len(word) <= _LONGEST
 
 
 def _bare(word: str) -> str:
-    """A Korean word without its particle, unless less than two syllables would stay."""
+    """Without its particle, if two syllables remain."""
     found = _PARTICLE.search(word, 2)
     return word[: found.start()] if found else word
 
@@ -146,7 +142,7 @@ def _strings(run: str) -> Iterator[str]:
 
 
 def _whole(strings: Counter[str]) -> dict[str, int]:
-    """Without those that are only parts of longer ones."""
+    """Drop parts of longer strings."""
     parts = {
         part
         for string, times in strings.items()
@@ -157,7 +153,7 @@ def _whole(strings: Counter[str]) -> dict[str, int]:
 
 
 def _without_shifted(words: list[str]) -> Iterator[str]:
-    """Words, but of Chinese strings that overlap but for a character the first alone: they are one longer string."""
+    """Drop Chinese strings that overlap a better one."""
     starts: set[str] = set()
     ends: set[str] = set()
     for word in words:

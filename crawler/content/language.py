@@ -1,7 +1,4 @@
-"""The language that a text is written in, as an ISO 639-1 code; empty: too little of it to tell, or none known.
-
-Korean, Japanese and Chinese are told by their letters, all others by CLD3. Takes any text.
-"""
+"""Detects a text's language as ISO 639-1 code, or empty: East Asian by letters, others by CLD3."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import Any
 
 import gcld3
 
-# Characters of a text that are looked at.
+# Characters of a text that are read.
 LOOKED_AT = 1_000
-# CLD3 reads this many of them, since its time grows with them; the middle ones, since menus and footers may be English.
+# Characters for CLD3, whose time grows with them; from the middle, since menus and footers may be English.
 GIVEN = 400
 
 _HANGUL = re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]+")
@@ -20,16 +17,16 @@ _KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa\u30fc\u31f0-\u31ff\uff66-\uff9d]
 _HAN = re.compile("[\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _EAST_ASIAN_LETTERS = re.compile(f"(?:{_HANGUL.pattern}|{_KANA.pattern}|{_HAN.pattern})+")
 _EAST_ASIAN = {"ko", "ja", "zh"}
-# Of a text's letters that must be East Asian for its language to be, and how many where the page declares so: pages in
-# other languages have names in them, and the words 한국어 and 日本語 to change the language by.
+# Minimum share of East Asian letters, and the same if the page declares such a language. Pages in other languages
+# have names, and language links such as 한국어 and 日本語.
 _EAST_ASIAN_SHARE = 0.1
 _EAST_ASIAN_SHARE_DECLARED = 0.02
-# Of kana among kana and Chinese characters, from which on a text is Japanese: a headline has 14 %, no Chinese text 2 %.
+# Minimum share of kana for Japanese: a headline has 14 %, Chinese text at most 2 %.
 _KANA_SHARE = 0.08
-# Of Hangul among Hangul and Chinese characters, from which on a text is Korean.
+# Minimum share of Hangul for Korean.
 _HANGUL_SHARE = 0.2
 
-# Chinese characters without kana or Hangul that may still be the names on a Japanese or Korean page.
+# Chinese characters up to this count may be names on a Japanese or Korean page.
 _FEW_CHARACTERS = 50
 
 _LETTER = re.compile(r"[^\W\d_]+")
@@ -37,14 +34,14 @@ _LATIN = re.compile("[A-Za-z\u00aa-\u024f\u1e00-\u1eff]+")
 _OTHER = re.compile(
     "[\u0370-\u1dff\u1f00-\u1fff\u2c00-\u2dff\u3005-\uabff\uf900-\ufaff\ufb1d-\ufdff\uff66-\uff9d]+"
 )
-# English that stands on pages in any language. On a page with much text it does not count.
+# English boilerplate on pages in any language; ignored for long texts.
 _BOILERPLATE = re.compile(r"(?:copyright|©|all rights reserved)[^.|\u0370-\U0010ffff]*\.?", re.IGNORECASE)
 _LITTLE_TEXT = 400
-# Letters below which CLD3 guesses. Of 117 texts of 20 to 150 letters in 20 languages it tells 114.
+# Below this count CLD3 guesses. Of 117 texts of 20 to 150 letters in 20 languages it gets 114 right.
 _LEAST_LETTERS = 10
-# Neither part of a word nor between words: controls, and what is no character (half a pair would be refused).
+# Control characters and noncharacters (CLD3 rejects lone surrogates).
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]|[\U0001fffe-\U0010ffff]")
-# Languages that short texts do not tell apart.
+# Languages that are hard to distinguish in short texts.
 _NEIGHBOURS = (
     {"af", "nl"},
     {"ar", "fa", "ps", "ur"},
@@ -56,34 +53,34 @@ _NEIGHBOURS = (
     {"hi", "mr", "ne"},
     {"id", "ms"},
 )
-# Below these probabilities what the page declares decides: against any language, and against a neighbour. Of 146 short
-# texts 145 are told where each declares its own language, and 141 to 143 where all of them declare the same one.
+# Below these probabilities the page's declaration wins: over any language, and over a similar one. Of 146 short texts
+# 145 are right if each declares its own language, and 141 to 143 if all declare the same one.
 _UNSURE, _UNSURE_OF_NEIGHBOURS = 0.5, 0.9
 
-# It allocates what a text needs: no memory is kept, and nothing is read from a file.
+# Allocates per call; reads no file.
 _DETECTOR = gcld3.NNetLanguageIdentifier(min_num_bytes=0, max_num_bytes=4 * GIVEN)
 
 _DECLARED = re.compile(r"\s*([a-z]{2})(?![a-z])", re.IGNORECASE)
-# Codes of countries that are taken for those of languages, and old ones.
+# Country codes used as language codes, and old codes.
 _MEANT = {"kr": "ko", "jp": "ja", "cn": "zh", "nb": "no", "iw": "he", "in": "id", "ji": "yi", "jw": "jv"}
 
 
 def declared(root: Any) -> str:
-    """The language that a parsed page gives itself in `<html lang>`; empty: none."""
+    """The language in `<html lang>`, or empty."""
     found = _DECLARED.match(root.get("lang") or root.get("xml:lang") or "")
     code = found[1].lower() if found else ""
     return _MEANT.get(code, code)
 
 
 def language(text: str, said: str = "") -> str:
-    """The language of a text, of which the first LOOKED_AT characters count; `said`: what its page declares."""
+    """The language of the first LOOKED_AT characters; `said` is the page's declaration."""
     text = text[:LOOKED_AT]
     if len(text) < _LITTLE_TEXT:
         text = _BOILERPLATE.sub(" ", text)
     if not text.isascii():
         if east_asian := _east_asian(text, said):
             return east_asian
-        # Names, and words to change the language by: CLD3 takes a text with some of them for East Asian.
+        # CLD3 mistakes text with a few East Asian names or language links for East Asian.
         text = _of_one_script(_EAST_ASIAN_LETTERS.sub(" ", text))
     if len(text) < _LITTLE_TEXT and (letters := _count(_LETTER, text)) < _LEAST_LETTERS:
         return said if letters else ""
@@ -91,7 +88,7 @@ def language(text: str, said: str = "") -> str:
 
 
 def _east_asian(text: str, said: str) -> str:
-    """Korean, Japanese or Chinese, if it is one of these."""
+    """ko, ja or zh, or empty."""
     hangul, kana, han = _count(_HANGUL, text), _count(_KANA, text), _count(_HAN, text)
     found = hangul + kana + han
     share = _EAST_ASIAN_SHARE_DECLARED if said in _EAST_ASIAN else _EAST_ASIAN_SHARE
@@ -105,7 +102,7 @@ def _east_asian(text: str, said: str) -> str:
 
 
 def _of_one_script(text: str) -> str:
-    """The text without the letters of the scripts that it has less of."""
+    """Drop letters of the less frequent script."""
     other = _count(_OTHER, text)
     if not other:
         return text

@@ -1,11 +1,6 @@
-"""A sitemap as sitemaps.org has it: URLs, and when each last changed; an index of others; or a feed. Pure.
+"""Parses sitemaps (sitemaps.org), indexes, feeds and plain-text lists, gzipped or not. Pure; bounded; never raises.
 
-Also gzipped and in UTF-16, and as plain text where a robots.txt or an index names it. What a site says of how often a
-page changes, or how much it matters, is not read: few mean it, and what a page's visits tell is better
-(docs/decisions/0008-recheck.md).
-
-Takes any bytes without raising, within so many unpacked; a broken file gives what was whole before it broke, and a gzip
-whose sum is wrong nothing of what is summed. No entity is resolved and nothing is fetched.
+A broken file yields the entries before the damage. changefreq and priority are ignored.
 """
 
 from __future__ import annotations
@@ -22,30 +17,30 @@ from typing import Any, Final, NamedTuple
 
 from lxml import etree
 
-# URLs of one file, as the protocol has it; what comes behind is left.
+# Maximum URLs of one file, as the protocol says; the rest is ignored.
 MOST_URLS: Final = 50_000
-# Sitemaps that an index, or a robots.txt, names.
+# Maximum sitemaps of an index or a robots.txt.
 MOST_MAPS: Final = 500
-# Bytes in which a sitemap's root is looked for.
+# Bytes that are searched for the root element.
 HEAD_BYTES: Final = 4096
-# Bytes of a gzip that are unpacked in one go: of what is left of them at a member's end zlib makes a copy.
+# Bytes per decompress call: zlib copies the unused rest at a member's end.
 PIECE_BYTES: Final = 4096
-# Parts that a gzip may be put together of.
+# Maximum gzip members.
 MOST_MEMBERS: Final = 10_000
-# Where so large a share of so many URLs has the very same time, it says when the file was made, and not the pages.
+# If this share of at least so many URLs has one time, it is the file's generation time.
 STAMPED_SHARE, STAMPED_FROM = 0.9, 10
 
 _GZIP: Final = b"\x1f\x8b"
 _PADDING: Final = re.compile(rb"\0*+")
 _ROOT: Final = rb"<(?:[\w.-]++:)?+(?:urlset|sitemapindex|feed|rss|RDF)(?=[\s/>])"
 _ANY_ROOT: Final = re.compile(_ROOT)
-# As the first element, behind what may stand before it and, if by mistake, before the XML declaration.
+# The root after whatever may precede it, even before the XML declaration.
 _FIRST_ROOT: Final = re.compile(
     rb"(?:\xef\xbb\xbf|\s++|<!--(?:[^-]++|-(?!->))*+-->|<\?(?:[^?]++|\?(?!>))*+\?>"
     rb"|<!DOCTYPE[^\[>]*+(?:\[[^\]]*+\][^>]*+)?+>)*+" + _ROOT
 )
 _HTML_BEGINNING: Final = re.compile(rb"\s*+<(?:!DOCTYPE\s++)?+html\b", re.I)
-# How UTF-16 begins, and which of its two kinds it is then.
+# UTF-16 by its first bytes.
 _UTF16: Final = (
     (b"\xff\xfe", "utf-16"),
     (b"\xfe\xff", "utf-16"),
@@ -58,10 +53,10 @@ _WHEN: Final = re.compile(
     r"(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.\d*)?)?\s*(Z|[+-]\d\d:?\d\d)?)?)?\s*", re.I
 )
 _UTF16_BEGINNINGS: Final = tuple(beginning for beginning, _ in _UTF16)
-# What stands for one URL, where it says which, and when it changed: in sitemaps, Atom and RSS.
+# Elements for one URL and its time, in sitemaps, Atom and RSS.
 _ENTRIES: Final = ("url", "sitemap", "entry", "item")
 _TIMES: Final = ("lastmod", "updated", "pubDate", "published", "date")
-# Elements that some fill with a URL where a child should have it, and in what they stand then.
+# Elements that some files fill with a URL directly, and their parents.
 _BARE: Final = {"url": "urlset", "sitemap": "sitemapindex"}
 _HTML: Final = ("", "text/html", "application/xhtml+xml")
 
@@ -70,19 +65,19 @@ class Entry(NamedTuple):
     """One URL, as written."""
 
     url: str
-    changed_at: int  # ms since 1970; 0: it is not told, or cannot be read
+    changed_at: int  # ms since 1970; 0: absent or invalid
 
 
 class Sitemap(NamedTuple):
-    """What one file says."""
+    """A parsed file."""
 
     pages: list[Entry]
     maps: list[str]  # further sitemaps
-    error: str = ""  # why some of it was left out
+    error: str = ""  # why entries are missing; empty if complete
 
 
 def read(body: bytes, most_bytes: int, *, is_list: bool = False) -> Sitemap | None:
-    """What a file says; None: it is no sitemap. `is_list`: plain text is one too, a URL a line, and XML behind junk."""
+    """Parse a file, or None. `is_list` also accepts plain text and XML after junk."""
     data, error = _unpacked(body, most_bytes)
     data, declared = _in_utf8(data)
     start = _start_of_xml(data, declared=declared, anywhere=is_list)
@@ -96,9 +91,9 @@ def read(body: bytes, most_bytes: int, *, is_list: bool = False) -> Sitemap | No
 
 
 def may_be(body: bytes) -> bool:
-    """Whether it is worth `read` though nobody named it: its first element is one of a sitemap's or feed's."""
+    """Whether an unannounced page may be a sitemap or feed."""
     if _HTML_BEGINNING.match(body):
-        return False  # as most pages, in a fifth of the time
+        return False  # fast path for most pages
     if body.startswith(_GZIP):
         body = _inflated(body[:HEAD_BYTES], HEAD_BYTES)[0]
     elif body.startswith(_UTF16_BEGINNINGS):
@@ -107,14 +102,14 @@ def may_be(body: bytes) -> bool:
 
 
 def named(robots: bytes) -> list[str]:
-    """URLs of the sitemaps that a robots.txt names, as written."""
+    """URLs of the sitemaps in a robots.txt, as written."""
     text = robots[:1_000_000].replace(b"\r", b"\n")
     urls = (found[1].decode("utf-8", "replace") for found in _NAMED.finditer(text))
     return list(dict.fromkeys(urls))[:MOST_MAPS]
 
 
 def told(pages: list[Entry]) -> list[Entry]:
-    """Those whose time says something of them, newest first."""
+    """Entries whose time is meaningful, newest first."""
     known = [entry for entry in pages if entry.changed_at]
     same = max(Counter(entry.changed_at for entry in known).values(), default=0)
     if len(known) >= STAMPED_FROM and same >= STAMPED_SHARE * len(known):
@@ -123,17 +118,12 @@ def told(pages: list[Entry]) -> list[Entry]:
 
 
 def _unpacked(body: bytes, most: int) -> tuple[bytes, str]:
-    """The file's bytes, at most so many, and why some are missing."""
     data, error = _inflated(body, most + 1) if body.startswith(_GZIP) else (body, "")
     return (data, error) if len(data) <= most else (data[:most], f"only its first {most} bytes are read")
 
 
 def _inflated(body: bytes, most: int) -> tuple[bytes, str]:
-    """What a gzip holds, at most so many bytes, and why some are missing.
-
-    Of a damaged member nothing is taken, since it is told of the whole at its end: until then zlib makes text of wrong
-    bits, and so URLs that nobody named. Of one that is merely cut short all that is there is taken.
-    """
+    """Content and error message. A member with a wrong checksum is dropped, a truncated one kept."""
     unpacked, at = io.BytesIO(), 0
     for _ in range(MOST_MEMBERS):
         begun = unpacked.tell()
@@ -150,10 +140,7 @@ def _inflated(body: bytes, most: int) -> tuple[bytes, str]:
 
 
 def _inflate_member(body: bytes, at: int, most: int, into: io.BytesIO) -> int:
-    """Write what the member at `at` holds, until there are `most` bytes in all; where the next one begins.
-
-    zlib.error: it is damaged, of what was written as well; EOFError: it is cut short, what was written is right.
-    """
+    """Write the member at `at`; returns the next offset. Raises zlib.error (damaged) or EOFError (truncated)."""
     unpacker, begun = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), into.tell()
     while not unpacker.eof and into.tell() < most:
         packed = body[at : at + PIECE_BYTES]
@@ -167,12 +154,12 @@ def _inflate_member(body: bytes, at: int, most: int, into: io.BytesIO) -> int:
 
 
 def _is_size_of(last: bytes, unpacked: int) -> bool:
-    """Whether a member's last bytes tell about so many: it is all there then, but wrong bits hid its end."""
+    """Whether the size field is plausible: then damage hid the member's end."""
     return unpacked / 2 <= int.from_bytes(last, "little") <= unpacked * 2
 
 
 def _in_utf8(data: bytes) -> tuple[bytes, bool]:
-    """The file's text in UTF-8 if it is in UTF-16, and whether its XML declaration still holds."""
+    """The text, and whether its XML declaration still applies."""
     for beginning, codec in _UTF16:
         if data.startswith(beginning):
             return data.decode(codec, "replace").encode(), False
@@ -180,7 +167,7 @@ def _in_utf8(data: bytes) -> tuple[bytes, bool]:
 
 
 def _start_of_xml(data: bytes, *, declared: bool, anywhere: bool) -> int | None:
-    """Where the XML of a sitemap begins that `declared` its encoding; None: there is none."""
+    """Offset of a sitemap's XML, or None."""
     first = _FIRST_ROOT.match(data, 0, HEAD_BYTES)
     root = first.end() if first else 0
     if not root and anywhere:
@@ -223,15 +210,15 @@ def _entries(data: bytes) -> Iterator[tuple[str, str, str]]:
         kind = _name(element)
         if kind not in _ENTRIES:
             continue
-        said = {_name(child): child for child in reversed(element)}
-        time = next((said[name] for name in _TIMES if name in said), None)
+        children = {_name(child): child for child in reversed(element)}
+        time = next((children[name] for name in _TIMES if name in children), None)
         for url in filter(None, map(str.strip, _urls(element, kind))):
             yield kind, url, "" if time is None else (time.text or "").strip()
         _forget(element)
 
 
 def _urls(element: Any, kind: str) -> list[str]:
-    """Of a sitemap's entry each `loc`; of a feed's the page that it is about; as written."""
+    """Each `loc` of a sitemap's entry, or the page of a feed's."""
     locs = [child.text or "" for child in element if _name(child) == "loc"]
     if any(map(str.strip, locs)):
         return locs
@@ -245,21 +232,21 @@ def _urls(element: Any, kind: str) -> list[str]:
 
 
 def _linked(child: Any) -> tuple[int, str] | None:
-    """The page that a child of a feed's entry points to, the better one first; None: it points to none."""
+    """Rank and URL of a child that links to the page, or None."""
     name, text = _name(child), (child.text or "").strip()
     if name == "guid" and child.get("isPermaLink", "").lower() != "false" and "://" in text:
         return 2, text
     url = text or child.get("href", "").strip()
     if name != "link" or not url:
         return None
-    # Of an entry of Atom others lead to its comments, to what edits it, to itself as a feed.
+    # Other links of Atom lead to comments, editing or the feed itself.
     if (child.get("rel") or "alternate").strip().lower().rpartition("/")[2] != "alternate":
         return None
     return (0 if child.get("type", "").lower() in _HTML else 1), url
 
 
 def _forget(element: Any) -> None:
-    """What was read goes, with all that stood before it: a tree of all would be twenty times the file."""
+    """Free memory: a full tree is twenty times the file."""
     element.clear()
     parent = element.getparent()
     while parent is not None and element.getprevious() is not None:
@@ -272,7 +259,7 @@ def _name(element: Any) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """A W3C date, or one of mail as RSS has it; 0: neither. Without a zone it is UTC, without a time midnight."""
+    """A W3C or RFC 2822 date in ms UTC; 0 if invalid."""
     try:
         if match := _WHEN.fullmatch(text):
             year, month, *rest = (int(one) if one else None for one in match.groups()[:6])

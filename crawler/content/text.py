@@ -1,8 +1,6 @@
-"""The text that a person sees on a parsed page, and the hash that tells whether it has changed.
+"""Visible text of a parsed page and its hash; media and domains. Never raises; linear time.
 
-Seen is what stands in the body, without scripts, styles, templates and what is shown only where scripts or frames are
-not; style sheets are not read, so text that one of them hides counts as seen. Takes any tree without raising, in time
-that grows with its size alone and is a fraction of what the parser took.
+Style sheets are not applied.
 """
 
 from __future__ import annotations
@@ -25,25 +23,22 @@ if TYPE_CHECKING:
 
 
 _HIDDEN = ("script", "style", "template", "noscript", "noframes", "iframe")
-# By XPath, since `itertext` takes four times as long: 13 us where a page of 26 kB has 370 pieces.
+# XPath: four times faster than `itertext`.
 _PIECES: Any = etree.XPath("descendant::text()", smart_strings=False)
-# What white space is in bytes of UTF-8; a wide space is made one of these first.
+# White space in UTF-8 bytes; wide spaces are replaced first.
 _WHITE = b" \t\n\r\f\v\x1c\x1d\x1e\x1f"
 _WIDE = "\xa0\u3000\u2002\u2003\u2009\u200b\u202f\ufeff"
 
 
 def visible(root: Any) -> str:
-    """The seen text, white space as it stands; empty: the page is None, or has none.
-
-    A blank parts what different elements hold: nothing tells `<li>one<li>two` from one word otherwise.
-    """
+    """The body's text without scripts and the like; empty: none."""
     body = next(root.iterchildren("body"), None) if root is not None else None
     if body is None:
         return ""
     pieces: list[str] = _PIECES(body)
     start = 0
     for piece in _hidden(body):
-        # Hidden pieces are among all in the same order. If a seen one is the same text, it may be the one to go.
+        # Hidden pieces keep their order. An equal visible piece may be dropped instead.
         start = pieces.index(piece, start)
         pieces[start] = ""
     text = " ".join(pieces)
@@ -51,7 +46,7 @@ def visible(root: Any) -> str:
 
 
 def _hidden(body: Any) -> Iterator[str]:
-    """The pieces that are not seen, in their order; one XPath for all takes time that grows with their square."""
+    """In order; a single XPath would be quadratic."""
     elements = body.iter(*_HIDDEN)
     for element in elements:
         yield from _PIECES(element)
@@ -61,19 +56,16 @@ def _hidden(body: Any) -> Iterator[str]:
 
 
 def collapsed(text: str, most: int | None = None) -> str:
-    """The text with one blank for all white space between two words; of it the first `most` characters."""
+    """The text with single blanks, truncated to `most` characters."""
     if most is None:
         return " ".join(text.split())
-    # A word and a blank are two characters at least.
+    # A word with a blank has at least two characters.
     words = text.split(None, most // 2 + 1)[: most // 2 + 1]
     return " ".join(words)[:most]
 
 
 def content_hash(text: str) -> str:
-    """Hex of a hash over the seen text without any white space, so that no change of markup changes it; empty: no text.
-
-    All of the text counts. A date or a counter that is another one on every visit changes it, too.
-    """
+    """Hex hash of the text without white space; empty for no text."""
     if not text:
         return ""
     if not text.isascii():
@@ -83,11 +75,7 @@ def content_hash(text: str) -> str:
     return blake2b(bare, digest_size=16).hexdigest() if bare else ""
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What a page shows or links to beside text: pictures, sound, films, documents, archives, programs.
-#
-# Told by the element or by the ending of the file's name; nothing is fetched for it. A file counts once, however
-# often the page has it; so does a picture of which only a smaller one is shown and a larger one linked, as two files.
+# --- Media: images, audio, video, documents, archives, programs ---
 
 
 _ENDINGS = {
@@ -100,14 +88,14 @@ _ENDINGS = {
     "program": "exe msi apk ipa dmg pkg deb rpm appimage bin",
 }
 KIND_OF = {ending: kind for kind, endings in _ENDINGS.items() for ending in endings.split()}
-# Elements that show something, and where each says what; `object` and `embed` may show anything.
+# Elements that embed media; `object` and `embed` may be any kind.
 _SHOWN = {"img": "image", "video": "video", "audio": "audio", "embed": "", "object": ""}
-# Elements that are looked at: a page may have a million.
+# Maximum elements that are read: a page may have a million.
 _MOST_ELEMENTS = 5_000
 
 
 def media_of(root: Any, found: Links) -> dict[str, int]:
-    """Kind -> how many different files of it the page shows or links to; kinds that it has none of are left out."""
+    """Distinct files by kind; kinds without files are omitted."""
     files: dict[str, set[str]] = {}
     for kind, file in (*_shown(root), *_linked(found)):
         files.setdefault(kind, set()).add(file)
@@ -115,13 +103,13 @@ def media_of(root: Any, found: Links) -> dict[str, int]:
 
 
 def kind_of(path: str) -> str | None:
-    """The kind that the ending of a file's name tells, a query left out; None: the ending is no file's."""
+    """The kind by file extension, or None."""
     name = path.partition("?")[0]
     return KIND_OF.get(name[name.rfind(".") + 1 :].lower())
 
 
 def shown_media(root: Any) -> Iterator[str]:
-    """The files that the page shows, as written, each as often as it does."""
+    """Embedded files as written, with repetitions."""
     return (file for _, file in _shown(root))
 
 
@@ -141,12 +129,12 @@ def _shown(root: Any) -> Iterator[tuple[str, str]]:
         file = _file_of(element)
         kind = _SHOWN[element.tag] or kind_of(file) or element.get("type", "").partition("/")[0].lower()
         if kind in _ENDINGS:
-            # A film without a file is fed by a script: each is one of its own.
+            # A video without a file is loaded by a script: count each.
             yield kind, file or f"#{number}"
 
 
 def _file_of(element: Any) -> str:
-    """The file that an element shows, as written; empty: it names none, or holds a placeholder."""
+    """Empty if absent or a placeholder."""
     for name in ("src", "data", "data-src"):
         file = element.get(name, "").strip()
         if file and file[:5].lower() != "data:":
@@ -155,35 +143,30 @@ def _file_of(element: Any) -> str:
     return "" if source is None else str(source.get("src", ""))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Whom a page names beside its own site: hosts that it links to, domains of its mail addresses and of its FTP links.
-#
-# Names are as written, in lower case and punycode; which part of one somebody registered is for whoever reads the
-# tables. Each list is of distinct names in the page's order and bounded; what can be no host's name is passed over.
+# --- Linked hosts, domains of mail addresses and FTP links ---
 
 
-# Names of a kind that are kept of a page.
+# Maximum names of each list.
 MOST_DOMAINS = MOST_HOSTS
-# Names that are looked at for these: a page may have a million.
+# Maximum candidates: a page may have a million.
 _MOST_LOOKED_AT = 2_000
 _ELSEWHERE = re.compile(r"[\x00-\x20]*+(?i:(mailto)|ftp):")
 _MAIL_HOST = re.compile(r"@([^@\s,;<>]++)")
-# Begins with the mark, so that a text is searched for that alone. ASCII letters only: Korean puts its particles behind
-# an address without a blank.
+# Starts with @ for a fast search. ASCII only: Korean appends particles without a blank.
 _MAIL_IN_TEXT = re.compile(
     r"@(?<=[A-Za-z0-9._%+-]@)((?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24})(?![A-Za-z0-9-])"
 )
 
 
 def outside_hosts(found: Links, site: str) -> list[str]:
-    """Hosts of the other sites that a page of `site` links to; its own host under another port is none."""
+    """Other hosts that a page of `site` links to."""
     hosts = dict.fromkeys(map(host_of, islice(found.outside, _MOST_LOOKED_AT)))
     hosts.pop(host_of(site), None)
     return list(islice(hosts, MOST_DOMAINS))
 
 
 def mail_and_ftp(hrefs: Iterable[str], text: str) -> tuple[list[str], list[str]]:
-    """Domains of the mail addresses in links and then in the text, and hosts of the links to FTP servers."""
+    """Domains of mail addresses, and hosts of FTP links."""
     mail: list[str] = []
     ftp: list[str] = []
     for href in hrefs:
@@ -202,7 +185,7 @@ def mail_and_ftp(hrefs: Iterable[str], text: str) -> tuple[list[str], list[str]]
 
 
 def _in_text(text: str) -> list[str]:
-    """Hosts of mail addresses; `picture@2x.png` is a file."""
+    """`picture@2x.png` is a file."""
     found = (match[1] for match in islice(_MAIL_IN_TEXT.finditer(text), _MOST_LOOKED_AT))
     return [host for host in found if KIND_OF.get(host.rpartition(".")[2].lower()) != "image"]
 

@@ -1,14 +1,7 @@
-"""Traps: families of URLs without end whose pages say nothing new: calendars, session numbers, folders in folders.
+"""Detects traps: endless families of URLs without new content. Pure, bounded.
 
-Two signs. Of a link alone: folders that repeat one behind the other (`/a/b/a/b/a/b`), as a wrong relative link makes
-them. Of pages: those of one family (their URLs alike but for numbers and codes) that lead to URLs nobody knew, and yet
-so many of them in a row show text and pictures that the family has shown before. Numbers that stand in the page's own
-URL or in its links within the family do not count in text, for they are what such a page is made of; every other word
-or number is new, and so is a picture of another name. So the pages of archives, catalogues, tables of figures and slide
-shows are no trap, however many there are, nor are pages without a word. Fewer pages are enough where most links of each
-carry a code, as those of a session do, in any letters.
-
-Pure, in memory, bounded for each site. What it cannot tell it lets pass: MAX_PAGES_PER_SITE ends the rest.
+By URL: folders repeat (`/a/b/a/b/a/b`). By content: many pages in a row of one family (URLs equal but for numbers and
+codes) show only known text and pictures.
 """
 
 from __future__ import annotations
@@ -20,40 +13,40 @@ from typing import Final
 
 from crawler.urls.url import page_of
 
-# Families of a site that are watched, the most frequent ones; texts of each that are remembered (an endless calendar
-# has a hundred or so); and traps, above which no more are looked for.
+# Limits per site: families (the most frequent ones), remembered texts of each (an endless calendar has about a
+# hundred), and traps.
 MOST_FAMILIES: Final = 32
 MOST_SEEN: Final = 512
 MOST_TRAPS: Final = 200
-# Times that folders repeat, and how many of them may make one round; a single folder repeats in honest places too.
+# Repetitions that make a trap, and folders of one cycle; single folders repeat on honest sites too.
 REPEATS: Final = 3
 REPEATS_OF_ONE: Final = 5
 LONGEST_ROUND: Final = 4
-# Pages of a family in a row that show nothing new and whose links carry codes: there is no honest site of such.
+# Pages in a row without new content whose links carry codes.
 SESSION_PAGES: Final = 10
-# Pictures of a page that are looked at.
+# Pictures that are compared per page.
 MOST_SHOWN: Final = 50
-# Characters of its text: of a page of ten megabytes all would take a second.
+# Characters of text per page: ten megabytes would take a second.
 MOST_TEXT: Final = 1_000_000
 _LEAST_FOLDERS: Final = min(REPEATS_OF_ONE, 2 * REPEATS)
 
-# A word that has a digit. Possessive and begun at a word's beginning only: nobody can make these slow.
+# A word with a digit. Possessive and anchored at word starts: linear time.
 _NUMBERED = re.compile(r"(?<![0-9A-Za-z])[A-Za-z]*+[0-9][0-9A-Za-z]*+")
 _FROM_DIGIT = re.compile(r"[0-9][0-9A-Za-z]*+")
-# As long as a date or a code of a session is.
+# Length of a date or a session code.
 _CODE: Final = 8
 _DIGITS = re.compile(r"[0-9]++")
-# A code in any letters, as the value of a field or a parameter, in parentheses, or as a folder.
+# A code as a field's value, a parameter, in parentheses, or as a folder.
 _LONG_CODE = re.compile(r"(?<=[=;(])[A-Za-z0-9_.~%-]{16,}+|(?<=/)[A-Za-z0-9]{20,}+(?=[/?;)]|\Z)")
 
 
 def family_of(path: str) -> str:
-    """The path with what changes within its family left out; the path itself where nothing does."""
+    """The path with numbers and codes masked."""
     return _NUMBERED.sub(_blank, _LONG_CODE.sub("*", path))
 
 
 def repeats(path: str) -> bool:
-    """Whether the path's folders go round and round."""
+    """Whether the path's folders repeat in cycles."""
     if path.count("/") < _LEAST_FOLDERS:
         return False
     folders = path.partition("?")[0].split("/")[1:]
@@ -61,7 +54,7 @@ def repeats(path: str) -> bool:
 
 
 def _goes_round(folders: list[str], size: int) -> bool:
-    """Whether `size` folders follow each other often enough, not of numbers alone: `/1/1/1/1/1` is a place on a map."""
+    """Whether `size` folders repeat often enough, not of numbers only (`/1/1/1/1/1` may be a map tile)."""
     wanted = size * ((REPEATS_OF_ONE if size == 1 else REPEATS) - 1)
     alike, named = 0, False
     for one, next_one in zip(folders, folders[size:], strict=False):
@@ -78,17 +71,17 @@ def _blank(found: re.Match[str]) -> str:
 
 
 class _Family:
-    """What the pages of one family have shown."""
+    """Contents of one family's pages."""
 
     __slots__ = ("_seen", "pages", "run")
 
     def __init__(self) -> None:
         self.pages = 0
-        self.run = 0  # of them in a row showed nothing new
-        self._seen: dict[int, None] = {}  # hashes, the oldest first
+        self.run = 0  # pages in a row without new content
+        self._seen: dict[int, None] = {}  # hashes, oldest first
 
     def shows(self, what: Hashable) -> bool:
-        """Whether this is new to it."""
+        """Remember this; whether it is new."""
         number = hash(what)
         new = number not in self._seen
         self._seen.pop(number, None)
@@ -99,7 +92,7 @@ class _Family:
 
 
 class Traps:
-    """The traps of one site in hand; `pages` of a family in a row that show nothing new make one."""
+    """Traps of one leased site."""
 
     __slots__ = ("_families", "_known", "_pages", "_repeated")
 
@@ -107,11 +100,11 @@ class Traps:
         self._pages = pages
         self._families: dict[str, _Family] = {}
         self._known: set[str] = set()  # families that are traps
-        self._repeated = ""  # the first path whose folders go round
+        self._repeated = ""  # the first path with repeating folders
 
     @property
     def why(self) -> str:
-        """By which signs traps are known; empty: none is."""
+        """Detected traps in words, or empty."""
         signs = [f"nothing new in {self._pages} pages of {family[:80]}" for family in sorted(self._known)[:3]]
         signs += [f"folders repeat in {self._repeated[:80]}"] if self._repeated else []
         more = len(self._known) - 3
@@ -119,11 +112,11 @@ class Traps:
         return "; ".join(signs)
 
     def holds(self, path: str) -> bool:
-        """Whether the path is of a trap that is known by now; it is left out then."""
+        """Whether the path belongs to a detected trap."""
         return bool(self._known) and family_of(path) in self._known
 
     def leads_in(self, path: str) -> bool:
-        """The same for a link, of which its folders may tell as well."""
+        """The same for a link, including repeating folders."""
         if self.holds(path):
             return True
         if not repeats(path):
@@ -132,10 +125,9 @@ class Traps:
         return True
 
     def look(self, path: str, text: str, links: Collection[str], shown: Callable[[], Iterable[str]]) -> str:
-        """A page that led to new URLs: the family that it proves to be a trap; empty: none.
+        """Check a page that led to new URLs; returns its family if that is now a trap, else "".
 
-        `links` are its paths of the same site, as written, each once; `shown` gives the pictures and the like that it
-        shows.
+        `links` are distinct paths of its site; `shown` returns embedded files.
         """
         family = family_of(path)
         if family == path or family in self._known or not text or text.isspace():
@@ -145,14 +137,14 @@ class Traps:
         text = text[:MOST_TEXT]
         known = self._family(family)
         known.pages += 1
-        # The first look is cheap and enough for nearly all pages: without its digits, is the text one that was there?
+        # Cheap first check, enough for nearly all pages: is the text without digits known?
         plain = text.encode("utf-8", "surrogatepass").translate(None, b"0123456789")
         new = known.shows(plain)
         if not new:
             files = [_LONG_CODE.sub("*", file) for file in islice(shown(), MOST_SHOWN)]
             names = [page_of(link) for link in links]
             new = known.shows((plain, *_substance(family, path, text, names, files)))
-            # Each is noted, also behind one that is new.
+            # Remember each, even after a new one.
             pictures = [known.shows(file) for file in files if "?" not in file]
             new = new or any(pictures)
         known.run = 0 if new else known.run + 1
@@ -175,10 +167,7 @@ class Traps:
 def _substance(
     family: str, path: str, text: str, links: Iterable[str], shown: Iterable[str]
 ) -> Iterator[str]:
-    """The words with digits of the text, and what is shown, without those that make up the page's URL and its way on.
-
-    Of two texts that are one but for digits, these words tell the difference.
-    """
+    """Words with digits and files, without numbers of the page's own URLs."""
     own = {_plain(word) for link in (path, *links) if family_of(link) == family for word in _words(link)}
     yield from (word for word in _words_of_text(text) if _plain(word) not in own)
     for file in shown:
@@ -186,7 +175,7 @@ def _substance(
 
 
 def _words_of_text(text: str) -> Iterator[str]:
-    """What `_words` gives, in a third of the time where most words have no digit."""
+    """A faster `_words`."""
     end = 0
     for found in _FROM_DIGIT.finditer(text):
         start = found.start()
@@ -197,7 +186,6 @@ def _words_of_text(text: str) -> Iterator[str]:
 
 
 def _carry_codes(links: Collection[str]) -> bool:
-    """Whether most links carry a code: longer than numbers and dates are."""
     coded = sum(1 for link in links if any(not code.isdigit() for code in _LONG_CODE.findall(link)))
     return 2 * coded > len(links)
 
@@ -207,5 +195,5 @@ def _words(path: str) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    """05 and 5 are one number."""
+    """05 and 5 are equal."""
     return word.lstrip("0")

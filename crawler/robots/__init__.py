@@ -1,1 +1,1 @@
-"""What robots.txt allows: the file's rules, Visit-time, and the rule that stands in for a file."""
+"""robots.txt: rules, delays and Visit-time, and the default if it cannot be fetched."""

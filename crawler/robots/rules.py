@@ -1,10 +1,6 @@
-"""A robots.txt as RFC 9309 reads it, and as the owner of a misspelt one meant it. Pure.
+"""Parses robots.txt as RFC 9309 does, and misspelt files as their owners meant them. Pure; never raises.
 
-Where the two differ, the reading that forbids more counts: docs/robots.md lists the cases. Rules are compared with what
-is asked for; what canonical URLs spell alike is one page, so a query is looked at in more than one order of its fields.
-
-Takes any bytes without raising. Reading takes time that grows with the file alone; a URL is judged in time that grows
-with its length and with the file's wildcards, of which only so many are read as they stand.
+Where both differ, the stricter reading wins (docs/robots.md).
 """
 
 from __future__ import annotations
@@ -16,10 +12,7 @@ from typing import Final, NamedTuple, Self
 
 from crawler.urls.url import UrlError, ascii_host
 
-# ------------------------------------------------------------------------------------------------------------
-# The hours of the day in which a site lets itself be visited: robots.txt's Visit-time, UTC. Pure.
-#
-# A window may cross midnight. What it says holds by real time, however long an hour of the plan is.
+# --- Visit-time ---
 
 
 DAY_SECONDS: Final = 86_400.0
@@ -28,47 +21,47 @@ _TEXT: Final = re.compile(r"(\d\d)(\d\d)-(\d\d)(\d\d)")
 
 
 class Window(NamedTuple):
-    """From a minute of the day until another one, that one left out; `closes` below `opens`: on the next day."""
+    """Minutes of the UTC day; `closes` is excluded, and below `opens` on the next day."""
 
     opens: int
     closes: int
 
     @classmethod
     def between(cls, opens: int, closes: int) -> Self | None:
-        """The window of these minutes of the day; None where it is the whole day, as people write it."""
+        """None for the whole day (0000-2359 too)."""
         if closes == DAY_MINUTES - 1:
             closes = DAY_MINUTES
         return None if opens == closes % DAY_MINUTES else cls(opens, closes)
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """What `str` gave; None for an empty text: open at all times. ValueError for any other."""
+        """Inverse of `str`; None for "". Raises ValueError."""
         if not text:
             return None
         if found := _TEXT.fullmatch(text):
             opens, closes = _minutes(found[1], found[2]), _minutes(found[3], found[4])
             if opens < DAY_MINUTES and closes <= DAY_MINUTES:
                 return cls(opens, closes)
-        raise ValueError(f"{text!r} is no window of the day; expected HHMM-HHMM")
+        raise ValueError(f"{text!r} is not a time window; expected HHMM-HHMM")
 
     def __str__(self) -> str:
         return f"{self.opens // 60:02}{self.opens % 60:02}-{self.closes // 60:02}{self.closes % 60:02}"
 
     @property
     def in_words(self) -> str:
-        """The window as a person reads it."""
+        """In readable form."""
         (opens, closes) = (f"{minute // 60:02}:{minute % 60:02}" for minute in self)
         return f"from {opens} to {closes} UTC"
 
     def wait(self, at: float) -> float:
-        """Seconds from a time (since 1970) until it is open; 0.0: it is."""
+        """Seconds from a Unix time until the window opens; 0.0: open."""
         opens, closes = 60.0 * self.opens, 60.0 * self.closes
         second = at % DAY_SECONDS
         is_open = opens <= second < closes if opens < closes else second >= opens or second < closes
         return 0.0 if is_open else (opens - second) % DAY_SECONDS
 
     def share(self, at: float, seconds: float) -> float:
-        """The share of so many seconds from a time on in which it is open, 0 to 1."""
+        """The fraction of the next `seconds` in which it is open."""
         length = 60.0 * ((self.closes - self.opens) % DAY_MINUTES)
         first = (at // DAY_SECONDS - 1) * DAY_SECONDS + 60.0 * self.opens
         days = int(seconds // DAY_SECONDS) + 3
@@ -81,13 +74,13 @@ def _minutes(hours: str, minutes: str) -> int:
     return int(hours) * 60 + int(minutes) if int(minutes) < 60 else DAY_MINUTES + 1
 
 
-# Wildcards of all rules together that are followed at every URL. The rules behind them forbid all that begins like
-# them, up to their first wildcard: to leave one out would be to fetch what it forbids.
+# Maximum wildcards that are matched per URL. A Disallow rule past it forbids everything that starts like it, up to
+# its first wildcard.
 MOST_WILDCARDS: Final = 5_000
-# Fields of a query that are tried as its first one.
+# Query fields that are tried in first position.
 _MOST_FIRST: Final = 10
 
-# Misspellings are those that Google's parser takes too, and some more; of Allow there is none, as it would permit.
+# Google's misspellings, and some more; none of Allow, since it would permit.
 _NAMES: Final = {
     "agent": rb"user[-_ ]?agents?",
     "disallow": rb"dis[- ]?allow(?:s|ed)?|dissallow|dissalow|disalow|diasllow|disallaw|disallov|desallow|dissalov",
@@ -97,12 +90,12 @@ _NAMES: Final = {
     "hours": rb"visit[-_ ]?time",
 }
 _NAME: Final = b"|".join(b"(?P<%s>%s)" % (kind.encode(), words) for kind, words in _NAMES.items())
-# A colon, one of those that Korean, Chinese and Japanese keyboards give, or none.
+# Colon, full-width colon (Korean, Chinese and Japanese keyboards), or white space.
 _LINE: Final = re.compile(
     rb"^[^\S\n]*+(?:%s)[^\S\n]*+(?::|\xef\xbc\x9a|(?<=[^\S\n]))(?P<value>[^\n]*+)" % _NAME, re.I | re.M
 )
 _COMMENT: Final = re.compile(rb"#[^\n]*+")
-# Where a file has lost its line ends: before a name with a colon, and in HTML.
+# Lost line ends: before a name with a colon, and in HTML.
 _LOST_END: Final = re.compile(
     rb"</?(?:br|p|pre|div|body)\b[^<>\n]*+>|(?<!dis)(?:\\n|[ \t])(?=(?:%s)[ \t]*+:)"
     % b"|".join(_NAMES.values()),
@@ -114,7 +107,7 @@ _NUMBER: Final = rb"([0-9]{1,9}(?:[.,][0-9]{0,9})?|[.,][0-9]{1,9})"
 _UNIT: Final = rb"(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?)?"
 _DELAY: Final = re.compile(_NUMBER + rb"\s*" + _UNIT + rb"\.?", re.I)
 _RATE: Final = re.compile(rb"([0-9]{1,9})\s*/\s*" + _NUMBER + rb"\s*" + _UNIT + rb"(?:\s.*)?", re.I)
-# The first that a unit begins with.
+# Longest prefix of a unit first.
 _SECONDS: Final = (
     (b"ms", 0.001),
     (b"mil", 0.001),
@@ -127,27 +120,27 @@ _HOURS: Final = re.compile(
     rb"([0-9]{1,2}):?([0-9]{2})(?:\s*+(?:-|to)\s*+|\s++)([0-9]{1,2}):?([0-9]{2})(?:\s*+(?:utc|gmt|z))?", re.I
 )
 
-# A URL in the place of a path, as far as its path: the name, the port, and who asks, as far as it says.
+# A full URL in place of a path: scheme, user, host and port.
 _WHOLE_URL: Final = re.compile(rb"https?://(?:[^/@\s]*+@)?(?P<host>[^/:?#\s]*+)(?::[0-9]*+)?", re.I)
 
 _ESCAPE: Final = re.compile(rb"%[0-9a-fA-F]{2}")
-# Escapes that stay, since what they stand for means something else where it stands bare.
+# Escapes that stay: the bare character has a different meaning.
 _KEPT_IN_PATH: Final = frozenset(b"/?#%*")
 _KEPT_IN_QUERY: Final = frozenset(b"&#%*+")
 _PRINTABLE: Final = bytes(range(0x21, 0x7F))
 
 
 class _Rule(NamedTuple):
-    """A rule with a wildcard: what a path begins with, what follows in this order, and how it ends."""
+    """A rule with wildcards."""
 
     weight: int
     allows: bool
     head: bytes
     parts: tuple[bytes, ...]
-    tail: bytes | None  # the path ends so; None: it may go on
+    tail: bytes | None  # end of the path; None: any
 
     def fits(self, path: bytes) -> bool:
-        """Whether the rule speaks of this path."""
+        """Whether the rule matches."""
         if not path.startswith(self.head):
             return False
         at = len(self.head)
@@ -159,19 +152,19 @@ class _Rule(NamedTuple):
 
 
 class Said:
-    """What a file says to one crawler."""
+    """The rules for one crawler."""
 
     def __init__(
         self, rules: Iterable[tuple[bool, bytes]], delay: float | None, window: Window | None
     ) -> None:
-        self.delay = delay  # seconds between two requests; None: none asked for
-        self.window = window  # pages are fetched within it only; None: at all times
-        self._whole: dict[bytes, bool] = {}  # paths that a rule ending in $ names
-        self._begun: dict[bytes, bool] = {}  # what paths begin with
+        self.delay = delay  # seconds between two requests, or None
+        self.window = window  # Visit-time; None: at all times
+        self._whole: dict[bytes, bool] = {}  # rules ending in $
+        self._begun: dict[bytes, bool] = {}  # prefix rules
         self._patterns: list[_Rule] = []
         self._left = MOST_WILDCARDS
         self._forbids = False
-        # Whether a rule can tell two orders of a query from each other.
+        # Whether a rule depends on the order of query fields.
         self._sees_order = False
         beyond: set[bytes] = set()
         for allows, pattern in dict.fromkeys(rules):
@@ -181,7 +174,7 @@ class Said:
         self._patterns.sort(key=lambda rule: (rule.weight, rule.allows), reverse=True)
 
     def allows(self, url: str) -> bool:
-        """Whether an absolute URL may be asked for."""
+        """Whether a URL may be fetched: all its spellings must be allowed."""
         path = _path(url)
         if not self._forbids or path.partition(b"?")[0] == b"/robots.txt":
             return True
@@ -200,7 +193,7 @@ class Said:
         return allowed
 
     def _longest(self, path: bytes) -> tuple[int, bool]:
-        """Weight of the longest rule without a wildcard that speaks of the path, and whether it allows it."""
+        """Weight of the longest matching rule without wildcards (-1: none), and whether it allows."""
         if (allows := self._whole.get(path)) is not None:
             return _weight(path) + 1, allows
         for length in self._lengths:
@@ -229,7 +222,7 @@ class Said:
 
 @dataclass(eq=False)
 class _Heard:
-    """The lines that are said to somebody."""
+    """Lines for one crawler."""
 
     named: bool = False
     rules: list[tuple[bool, bytes]] = field(default_factory=list)
@@ -237,12 +230,12 @@ class _Heard:
     window: Window | None = None
 
     def take_rule(self, kind: str, value: bytes) -> None:
-        """One line about paths; without a value it says nothing."""
+        """An Allow or Disallow line; empty values are ignored."""
         if value:
             self.rules += ((kind == "allow", path) for path in _paths(value, kind == "allow"))
 
     def take_time(self, kind: str, value: bytes) -> None:
-        """One line about when, or how often."""
+        """A Crawl-delay, Request-rate or Visit-time line."""
         if kind == "hours":
             self.window = _window(value) or self.window
         elif (seconds := _seconds(value) if kind == "delay" else _pause(value)) is not None:
@@ -250,23 +243,23 @@ class _Heard:
 
 
 class _Group:
-    """Whom the lines are said to that come next.
+    """The current User-agent group.
 
-    For rules a list of names ends at the first rule: what is none of the RFC's must not end it (2.2.4). For delays it
-    ends at any line, since some files give each name its own and no rules.
+    For rules it ends at its first rule (RFC 9309, 2.2.4); for delays at any line, since some files list delays
+    without rules.
     """
 
     def __init__(self) -> None:
         self._ruled: list[_Heard] = []
         self._timed: list[_Heard] = []
-        self._rules_told = self._told = False
+        self._rules_seen = self._any_seen = False
 
     def call(self, named: list[_Heard]) -> None:
-        """A line of names, of which these count."""
-        if self._rules_told:
-            self._ruled, self._rules_told = [], False
-        if self._told:
-            self._timed, self._told = [], False
+        """A User-agent line."""
+        if self._rules_seen:
+            self._ruled, self._rules_seen = [], False
+        if self._any_seen:
+            self._timed, self._any_seen = [], False
         for heard in named:
             heard.named = True
             self._ruled += [heard] if heard not in self._ruled else []
@@ -274,9 +267,9 @@ class _Group:
 
     def tell(self, kind: str, value: bytes) -> None:
         """Any other line."""
-        self._told = True
+        self._any_seen = True
         if kind in ("allow", "disallow"):
-            self._rules_told = True
+            self._rules_seen = True
             for heard in self._ruled:
                 heard.take_rule(kind, value)
         else:
@@ -285,7 +278,7 @@ class _Group:
 
 
 class RobotsFile:
-    """The file of one host, for any crawler; what it says to one is read once."""
+    """A host's robots.txt; parsed once per crawler."""
 
     def __init__(self, body: bytes, host: str) -> None:
         self._body = body
@@ -293,31 +286,28 @@ class RobotsFile:
         self._said: dict[str, Said] = {}
 
     def to(self, agent: str) -> Said:
-        """What it says to the crawler with this product token, or to all where it does not name it."""
+        """The rules for this product token, else for `*`."""
         if agent not in self._said:
             self._said[agent] = read_robots(self._body, agent, self._host)
         return self._said[agent]
 
 
 def read_robots(body: bytes, agent: str, host: str) -> Said:
-    """What the file says to the crawler with this product token, or to all where it does not name it.
-
-    A rule that names another host than `host` says nothing of this one.
-    """
-    own, everybody = _Heard(), _Heard()
-    called = {agent.lower().encode(): own, b"*": everybody}
+    """As RobotsFile.to; rules for hosts other than `host` are ignored."""
+    own, default = _Heard(), _Heard()
+    called = {agent.lower().encode(): own, b"*": default}
     group = _Group()
     for kind, value in _lines(_text(body)):
         if kind == "agent":
             group.call([called[name] for name in _names(value) if name in called])
         else:
             group.tell(kind, b"" if _is_of_another_host(value, host) else value)
-    said = own if own.named else everybody
-    return Said(said.rules, max(said.delays, default=None), said.window)
+    found = own if own.named else default
+    return Said(found.rules, max(found.delays, default=None), found.window)
 
 
 def _text(body: bytes) -> bytes:
-    """The file in UTF-8 as far as it is text, every line ended alike, without comments."""
+    """The file in UTF-8 with uniform line ends, without comments."""
     for bom, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
         if body.startswith(bom):
             body = body.decode(encoding, "replace").encode("utf-8", "replace")
@@ -333,7 +323,7 @@ def _lines(text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _names(value: bytes) -> set[bytes]:
-    """The crawlers that a line names, in lower case, without version; `*`: all."""
+    """Product tokens in lower case, without version."""
     if value == b"*":
         return {b"*"}
     words = _PARTS_AGENTS.split(value.lower())
@@ -341,7 +331,7 @@ def _names(value: bytes) -> set[bytes]:
 
 
 def _paths(value: bytes, allows: bool) -> Iterator[bytes]:
-    """The patterns that a rule's value means: one, but where it is none of the RFC's and forbids."""
+    """The patterns of a rule's value."""
     if allows:
         if value.startswith((b"/", b"*")):
             yield value
@@ -355,7 +345,7 @@ def _paths(value: bytes, allows: bool) -> Iterator[bytes]:
 
 
 def _mended(value: bytes) -> bytes:
-    """A path for what should have been one: a URL, a name without its slash, an ending, a query."""
+    """Also accepts a URL, a missing slash, a file extension or a query."""
     if value.startswith((b"/", b"*")):
         return value
     if url := _WHOLE_URL.match(value):
@@ -364,7 +354,7 @@ def _mended(value: bytes) -> bytes:
 
 
 def _is_of_another_host(value: bytes, host: str) -> bool:
-    """Whether a rule is a URL of another host. With and without `www.` is one host; one that cannot exist is ours."""
+    """`www.` is ignored; an invalid host counts as ours."""
     url = _WHOLE_URL.match(value)
     if url is None:
         return False
@@ -376,7 +366,7 @@ def _is_of_another_host(value: bytes, host: str) -> bool:
 
 
 def _other_letters(pattern: bytes) -> Iterator[bytes]:
-    """The path in UTF-8, as browsers ask for it, where a file was written in the older Korean code."""
+    """The path in UTF-8 if the file is in CP949."""
     try:
         pattern.decode()
     except UnicodeDecodeError:
@@ -389,7 +379,7 @@ def _seconds(value: bytes) -> float | None:
 
 
 def _pause(value: bytes) -> float | None:
-    """Seconds from one request to the next that a rate like 1/10m means."""
+    """Seconds between requests by a rate like 1/10m."""
     found = _RATE.fullmatch(value)
     if found is None or not int(found[1]):
         return None
@@ -402,7 +392,7 @@ def _times(number: bytes, unit: bytes | None) -> float:
 
 
 def _window(value: bytes) -> Window | None:
-    """The hours that a line means; None: the whole day, or not to be understood."""
+    """None for the whole day or an invalid value."""
     found = _HOURS.fullmatch(value)
     if found is None:
         return None
@@ -414,7 +404,7 @@ def _window(value: bytes) -> Window | None:
 
 
 def _path(url: str) -> bytes:
-    """Path and query of an absolute URL, as they are written."""
+    """Path and query, as written."""
     host, slash, path = url.partition("://")[2].partition("#")[0].partition("/")
     if "?" in host:
         path = f"?{host.partition('?')[2]}{slash}{path}"
@@ -422,10 +412,7 @@ def _path(url: str) -> bytes:
 
 
 def _orders(path: bytes) -> Iterator[bytes]:
-    """The path with its query as it stands and with each of its first fields in front, empty values told and not.
-
-    All of these name one page, and the owner may know it by another one than this.
-    """
+    """The path with each of its first query fields in front, with and without empty values."""
     base, _, query = path.partition(b"?")
     fields = query.split(b"&")
     for first in range(min(len(fields), _MOST_FIRST)):
@@ -436,7 +423,7 @@ def _orders(path: bytes) -> Iterator[bytes]:
 
 
 def _plain(path: bytes) -> bytes:
-    """The path in the one spelling in which rules and URLs are compared: bytes, unescaped as far as that is safe."""
+    """Normalized bytes, for comparison."""
     if b"%" not in path and b"+" not in path:
         return path
     path, mark, query = path.partition(b"?")
@@ -452,5 +439,5 @@ def _unescaped(text: bytes, kept: frozenset[int]) -> bytes:
 
 
 def _weight(path: bytes) -> int:
-    """Octets of the rule as the RFC counts them: those that cannot stand in a URL as three."""
+    """Octets of the rule; bytes that need escaping count three."""
     return len(path) + 2 * len(path.translate(None, _PRINTABLE))
