@@ -559,9 +559,9 @@ def test_damage_costs_what_stands_in_it_alone(tmp_path: Path) -> None:
     assert isinstance(damage, Damage)
     assert damage.offset == places[1].offset
     with Library(tmp_path) as library:
-        with pytest.raises(reader.DamagedCaptureError, match="no whole member"):
+        with pytest.raises(reader.DamagedCaptureError, match="no valid member"):
             library.read(places[1].file, places[1].offset)
-        with pytest.raises(reader.DamagedCaptureError, match="another record"):
+        with pytest.raises(reader.DamagedCaptureError, match="expected a response record"):
             library.read(places[0].file, 0)
         with pytest.raises(reader.CaptureNotFoundError, match="ends at"):
             library.read(places[0].file, len(data))

@@ -116,12 +116,16 @@ def test_junk_after_a_crawl_is_told_as_well(place: Place, farm: Farm) -> None:
 
 def test_a_seed_that_leaves_loopback_without_a_contact(place: Place) -> None:
     place.crawl(["http://192.0.2.1/"]).refused(
-        "USER_AGENT is 'lowtide'", "http://192.0.2.1", "names a contact", "(+https://", code=WRONG_CALL
+        "USER_AGENT 'lowtide' has no contact",
+        "http://192.0.2.1",
+        "e-mail address",
+        "(+https://",
+        code=WRONG_CALL,
     )
 
 
 def test_seeding_what_leaves_loopback_without_a_contact(place: Place) -> None:
-    run = place.run("seed", "http://192.0.2.1/").refused("USER_AGENT is 'lowtide'", "names a contact", code=2)
+    run = place.run("seed", "http://192.0.2.1/").refused("USER_AGENT 'lowtide' has no contact", code=2)
     assert "added" not in run.out
 
 

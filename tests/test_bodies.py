@@ -64,7 +64,7 @@ def test_what_browsers_read_is_read_at_once(tmp_path: Path) -> None:
             for url, outcome, title, error in place.rows("select url, outcome, title, error from pages")
         }
         whole = {path: ("stored", f"page {path}", None) for path in ODD}
-        whole["/sum"] = ("stored", "page /sum", "its gzip has a wrong sum")
+        whole["/sum"] = ("stored", "page /sum", "its gzip has a wrong checksum")
         assert {path: found[path] for path in ODD} == whole
         before = place.rows("select url, error, title, links, robots, sha256 from pages order by url")
         place.run("extract").succeeded()

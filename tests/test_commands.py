@@ -343,7 +343,7 @@ def test_nothing_is_added_where_a_source_is_missing(place: Place, farm: Farm) ->
 
 
 def test_a_file_that_is_missing_is_no_host(place: Place) -> None:
-    said = "'seeds.txt' is neither a file nor a URL: no host of the web ends in 'txt'; expected https://seeds.txt"
+    said = "'seeds.txt' is neither a file nor a URL: 'txt' is not a public suffix; expected https://seeds.txt"
     place.run("seed", "seeds.txt").refused(said, code=WRONG_CALL)
     place.run("crawl", "site", "-a", "seeds=seeds.txt").refused(said, code=WRONG_CALL)
     assert not place.var.exists()

@@ -106,10 +106,8 @@ def test_every_cut_is_told_at_four_places(place: Place) -> None:
 
         # The page's record.
         errors = dict(place.rows("select url, error from pages where error is not null"))
-        assert (
-            errors[sites["links"].root] == "links as far as 5 different ones, 3 left out (MAX_LINKS_PER_PAGE)"
-        )
-        assert errors[sites["bytes"].root].startswith("parsed as far as 20,000 of ")
+        assert errors[sites["links"].root] == "first 5 distinct links, 3 left out (MAX_LINKS_PER_PAGE)"
+        assert errors[sites["bytes"].root].startswith("parsed the first 20,000 of ")
         assert errors[sites["bytes"].root].endswith("(MAX_HTML_BYTES)")
         assert "DOWNLOAD_MAXSIZE" in errors[f"{sites['size'].site}/big"]
 

@@ -68,11 +68,11 @@ def test_what_browsers_read(encodings: str, wire: bytes) -> None:
 @pytest.mark.parametrize(
     ("encodings", "wire", "error"),
     [
-        ("gzip", WRONG_SUM, "its gzip has a wrong sum"),
-        ("gzip", GZIP[:-4], "its gzip has no sum at its end"),
-        ("gzip", GZIP[:-8], "its gzip has no sum at its end"),
-        ("gzip", GZIP[:-8] + bytes(8), "its gzip has no sum at its end"),
-        ("gzip, br", brotli.compress(WRONG_SUM), "its gzip has a wrong sum"),
+        ("gzip", WRONG_SUM, "its gzip has a wrong checksum"),
+        ("gzip", GZIP[:-4], "its gzip has no checksum"),
+        ("gzip", GZIP[:-8], "its gzip has no checksum"),
+        ("gzip", GZIP[:-8] + bytes(8), "its gzip has no checksum"),
+        ("gzip, br", brotli.compress(WRONG_SUM), "its gzip has a wrong checksum"),
     ],
 )
 def test_a_wrong_sum_is_told_and_the_body_is_whole(encodings: str, wire: bytes, error: str) -> None:
@@ -104,7 +104,7 @@ def test_what_is_in_no_encoding_stays_as_it_came(encodings: str, body: bytes) ->
 def test_what_is_cut_short_gives_what_came_before(encodings: str, wire: bytes) -> None:
     for left in (100, len(wire) // 2, len(wire) - 20):
         found = decoded(wire[:left], encodings, MOST)
-        assert found.loss == f"its {encodings} ends too early"
+        assert found.loss == f"its {encodings} is truncated"
         assert TEXT.startswith(found.body) and len(found.body) < len(TEXT)
     assert len(found.body) > len(TEXT) / 2
 
@@ -112,15 +112,15 @@ def test_what_is_cut_short_gives_what_came_before(encodings: str, wire: bytes) -
 def test_a_second_member_that_is_cut_short_is_a_loss() -> None:
     found = decoded(GZIP + GZIP[: len(GZIP) // 2], "gzip", MOST)
     assert found.loss and found.body.startswith(TEXT + TEXT[:100])
-    assert decoded(GZIP + GZIP[:5], "gzip", MOST) == Decoded(TEXT, loss="its gzip ends too early")
+    assert decoded(GZIP + GZIP[:5], "gzip", MOST) == Decoded(TEXT, loss="its gzip is truncated")
 
 
 def test_a_body_that_may_be_another_is_doubtful() -> None:
     half = len(GZIP) // 2
     found = decoded(GZIP[:-8] + b"\1\2\3\4" * 2, "gzip", MOST)
-    assert found == Decoded(TEXT, error="its gzip has a wrong sum and a wrong size", doubtful=True)
+    assert found == Decoded(TEXT, error="its gzip has a wrong checksum and a wrong size", doubtful=True)
     found = decoded(ZLIB[:-4] + b"\1\2\3\4", "deflate", MOST)
-    assert found == Decoded(TEXT, error="its deflate has a wrong sum", doubtful=True)
+    assert found == Decoded(TEXT, error="its deflate has a wrong checksum", doubtful=True)
     for packed in (GZIP, ZLIB):
         name = "gzip" if packed is GZIP else "deflate"
         found = decoded(packed[:half] + b"\xff" * 40 + packed[half + 40 :], name, MOST)

@@ -372,7 +372,7 @@ async def test_a_wrong_sum_is_told() -> None:
         request = Request(server.url)
         response = await handler.download_request(request)
     assert (response.body, response.flags) == (TEXT, [])
-    assert request.meta["decoding_error"] == "its gzip has a wrong sum"
+    assert request.meta["decoding_error"] == "its gzip has a wrong checksum"
     assert request.meta["encoded"] == ("gzip", len(wire))
 
 

@@ -80,38 +80,38 @@ def check_costs(body: bytes, usual: float) -> None:
             b"<a href=/1>" + b" " * 90 + b"<a href=/2>",
             100,
             ["/1"],
-            "parsed as far as 100 of 112 bytes (MAX_HTML_BYTES)",
+            "parsed the first 100 of 112 bytes (MAX_HTML_BYTES)",
         ),
         (
             b"<a href=/1>x</a><a " + b"".join(b"a%d=1 " % n for n in range(12_000)) + b"><a href=/2>",
             10**7,
             ["/1"],
-            "parsed as far as its attributes are not too many: 16 bytes",
+            "parsed the first 16 bytes: too many attributes",
         ),
         (
             b"<a href=/1>x</a>" + b"<div>" * 300 + b"<a href=/2>x</a>",
             10**4,
             ["/1"],
-            "parsed as far as its elements are 256 deep",
+            "parsed to depth 256: elements are nested deeper",
         ),
         (b"<a href=/1>x</a>" + b"<p>" * 300 + b"<a href=/2>x</a>", 10**4, ["/1", "/2"], ""),
         (
             b"<a href=/1>x</a>" + b"<br>" * 750_000 + b"<a href=/2>x</a>",
             10**7,
             ["/1"],
-            "parsed as far as its tags are not too many: 2,998,272 bytes",
+            "parsed the first 2,998,272 bytes: too many tags",
         ),
         (
             b"<a href=/1>x</a>" + b"<b a b c d e f g h i j>" * 100_000 + b"<a href=/2>x</a>",
             10**7,
             ["/1"],
-            "parsed as far as its attributes are not too many: 2,299,993 bytes",
+            "parsed the first 2,299,993 bytes: too many attributes",
         ),
         (
             b"<a href=/1>x</a>" + b"x" * 11_000_000 + b"<a href=/2>x</a>",
             10**8,
             ["/1"],
-            "parsed as far as a text or a value of 10 MB",
+            "parsed up to a text or attribute value above 10 MB",
         ),
         (b"<a href=/1>x</a>" + b"a = b / c " * 400_000 + b"<a href=/2>x</a>", 10**7, ["/1", "/2"], ""),
     ],
@@ -131,6 +131,6 @@ def test_the_record_tells_what_was_left_out(place: Place, valkey: RunningServer)
         place.crawl([site.root], REDIS_URL=valkey.url, MAX_HTML_BYTES=1_000).succeeded()
     assert site.pages == {"/": 1, "/1": 1}
     told = {page.path: page for page in told_pages(valkey)}
-    assert told["/"].error == f"parsed as far as 1,000 of {len(body):,} bytes (MAX_HTML_BYTES)"
+    assert told["/"].error == f"parsed the first 1,000 of {len(body):,} bytes (MAX_HTML_BYTES)"
     assert (told["/"].outcome, told["/"].title, told["/"].size) == ("stored", "long", len(body))
     assert told["/1"].error == ""

@@ -88,17 +88,17 @@ def test_one_spelling(url: str, site: str, path: str) -> None:
         ("javascript:alert(1)", "scheme 'javascript'"),
         ("http:///", "no host"),
         ("http://:80/", "no host"),
-        ("http://./", "is no host name"),
-        ("http://a..b/", "is no host name"),
-        ("http://a../", "is no host name"),
-        ("http://a b/", "is no host name"),
-        ("http://a%20b/", "is no host name"),
-        ("http://1.2.3.256/", "is no IPv4 address"),
-        ("http://a.1/", "is no number of an IPv4 address"),
+        ("http://./", "is not a host name"),
+        ("http://a..b/", "is not a host name"),
+        ("http://a../", "is not a host name"),
+        ("http://a b/", "is not a host name"),
+        ("http://a%20b/", "is not a host name"),
+        ("http://1.2.3.256/", "is not an IPv4 address"),
+        ("http://a.1/", "is not a number of an IPv4 address"),
         ("http://[fe80::1%eth0]/", "fe80::1"),
-        ('http://a"b/', "is no host name"),
-        (f"http://{'a' * 64}.org/", "is no host name"),
-        (f"http://{'a.' * 127}org/", "is no host name"),
+        ('http://a"b/', "is not a host name"),
+        (f"http://{'a' * 64}.org/", "is not a host name"),
+        (f"http://{'a.' * 127}org/", "is not a host name"),
         ("http://example.org:99999/", "port '99999'; expected a number up to 65535"),
         ("http://example.org:x/", "port 'x'; expected a number"),
         ("http://[::1/", "Invalid IPv6"),
@@ -399,7 +399,7 @@ def test_only_so_many_links_are_taken() -> None:
     body = "".join(f'<a href="/{number}">x</a>' for number in range(10))
     got, site = found(body, most=3), SITE
     assert got.inside == ["/0", "/1", "/2"]
-    assert got.left_out == "links as far as 3 different ones, 7 left out (MAX_LINKS_PER_PAGE)"
+    assert got.left_out == "first 3 distinct links, 7 left out (MAX_LINKS_PER_PAGE)"
     assert got.beyond == {site: [f"/{number}" for number in range(3, 10)]}
     assert found(body, most=10).left_out == found(body, most=11).left_out == ""
     elsewhere = "".join(f'<a href="http://{number // 2}.example/{number}">x</a>' for number in range(10))
@@ -423,7 +423,7 @@ def test_links_that_would_take_long_are_given_up_and_told() -> None:
     assert got.inside == ["/simple"]
     given_up = 30_000 - len(got.outside)
     assert 0 < given_up < 30_000
-    assert got.left_out == f"links but for {given_up:,} that take long to read"
+    assert got.left_out == f"{given_up:,} links left out: too slow to resolve"
 
 
 def test_of_megabytes_of_odd_queries_not_all_are_read() -> None:
@@ -453,7 +453,7 @@ def test_long_links_are_no_more_than_their_page() -> None:
     got = found(f"<base href='{base}'>" + "".join(f"<a href={n}>x</a>" for n in range(9_000)), most=50_000)
     assert 4_000 < len(got.inside) < 6_000
     left = 9_000 - len(got.inside)
-    words = f"links as far as {len(got.inside):,} different ones, {left:,} left out (their base is long)"
+    words = f"first {len(got.inside):,} distinct links, {left:,} left out (their base URL is long)"
     assert got.left_out == words
 
 

@@ -74,7 +74,7 @@ def test_what_is_cut_is_told(place: Place) -> None:
         place.crawl([site.root], MAX_LINKS_PER_PAGE=3).succeeded()
         assert sorted(site.pages) == ["/", "/0", "/1", "/2"]
         told = place.rows(f"select error from pages where url = '{site.root}'")
-        assert told == [("links as far as 3 different ones, 2 left out (MAX_LINKS_PER_PAGE)",)]
+        assert told == [("first 3 distinct links, 2 left out (MAX_LINKS_PER_PAGE)",)]
 
 
 def talks(many: int) -> dict[str, Route]:

@@ -48,8 +48,8 @@ def test_a_seed(text: str, site: str, path: str) -> None:
         ("javascript:alert(1)", "expected http or https"),
         ("https://", "has no host"),
         ("https://example.org:port/", "port"),
-        ("https://exa$mple.org/", "is no host name"),
-        ("https://" + "a" * 64 + ".org/", "is no host name"),
+        ("https://exa$mple.org/", "is not a host name"),
+        ("https://" + "a" * 64 + ".org/", "is not a host name"),
         ("word", "expected http or https"),
     ],
 )
@@ -316,18 +316,18 @@ def test_letters_that_are_not_utf_8_are_no_seed(tmp_path: Path) -> None:
     good, bad = seeds.read(str(file))
     assert good == BOTH[0]
     assert isinstance(bad, BadSeed)
-    assert (bad.line, bad.reason) == (2, "not UTF-8; expected a file that is")
+    assert (bad.line, bad.reason) == (2, "not UTF-8; expected a UTF-8 file")
 
 
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "names none; expected a URL in each line"),
-        (b"# nothing\n\n", "names none; expected a URL in each line"),
+        (b"", "has none; expected one URL per line"),
+        (b"# nothing\n\n", "has none; expected one URL per line"),
         (b"%PDF-1.4\n\0\1\xff\n", "none of the 2 lines given is one; line 1: '%PDF-1.4' is no seed: host"),
         (
             ONE.encode(),
-            "USER_AGENT is 'bot', and https://a.example is another's; expected one that names a contact",
+            "USER_AGENT 'bot' has no contact; expected a URL or e-mail address before crawling https://a.example",
         ),
         (b"no url\n" * (seeds.LOOKED_AT + 1), ""),
         (b"http://localhost/", ""),
@@ -362,7 +362,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
         ),
         (
             ("-a", f"seeds={ONE}"),
-            "https://a.example is another's; expected one that names a contact, as -s USER_AGENT=",
+            "has no contact; expected a URL or e-mail address before crawling https://a.example, as -s USER_AGENT=",
         ),
         (("-a", "seeds=ftp://a.example"), "'ftp://a.example' is no seed: 'ftp://a.example' has scheme 'ftp'"),
     ],

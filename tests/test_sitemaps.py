@@ -185,7 +185,7 @@ def test_a_gzip_that_is_cut_short_gives_what_came_before() -> None:
         found = read(whole[:left], MANY)
         assert found and len(found.pages) >= least
         assert found.pages == named_ones[: len(found.pages)]
-        assert found.error == "its gzip is broken: it ends too early"
+        assert found.error == "its gzip is broken: it is truncated"
 
 
 @pytest.mark.parametrize("count", [10, 100, 150])
@@ -213,7 +213,7 @@ def test_of_a_gzip_the_members_are_taken_that_stand_before_what_is_damaged() -> 
 def test_a_gzip_that_was_named_and_gives_nothing_is_told() -> None:
     packed = gzip.compress(urlset("/a").encode())[:11]
     found = read(packed, MANY, is_list=True)
-    assert found == Sitemap([], [], "its gzip is broken: it ends too early")
+    assert found == Sitemap([], [], "its gzip is broken: it is truncated")
     assert read(packed, MANY) is None, "what nobody named may be anything"
 
 

@@ -106,7 +106,7 @@ def test_links_to_a_seed_that_start_gives_late_are_followed(
 
 
 def test_a_start_without_a_contact_is_told_as_with_seeds(place: Place, own: dict[str, Any]) -> None:
-    words = "USER_AGENT is 'lowtide', and https://example.org is another's; expected one that names a contact"
+    words = "USER_AGENT 'lowtide' has no contact; expected a URL or e-mail address before crawling https://example.org"
     given = {**own, "KEY_PREFIX": "given"}
     run = place.start_crawl([], "-a", "first=https://example.org/", spider="atonce", **given)
     named = place.start_crawl(["https://example.org/"], REDIS_URL=own["REDIS_URL"])

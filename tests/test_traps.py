@@ -362,7 +362,7 @@ def test_a_crawl_leaves_traps_and_accounts_for_all(place: Place) -> None:
         assert len(leafed.log) < 350
         assert len(numbered.log) < 400
         assert len(honest.pages) == 450
-        assert f"{leafed.site}: /calendar/0/0 is a trap, left out from now on (TRAP_PAGES)" in run.err
+        assert f"{leafed.site}: /calendar/0/0 is a trap, skipped from now on (TRAP_PAGES)" in run.err
         told = json.loads(place.run("site", "show", leafed.site, "--json").succeeded().out)
         assert told["state"] == "finished"
         assert re.match(

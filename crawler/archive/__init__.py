@@ -1,1 +1,1 @@
-"""WARC files: written while a crawl runs, read back, and processed again."""
+"""Writes, reads and reprocesses WARC files."""

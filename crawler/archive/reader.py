@@ -1,12 +1,4 @@
-"""Captures read back from the archive: all of a file in order, or one by its place; and whether rows and archive agree.
-
-A capture is an answer as it was kept, with what is known of its fetch. A damaged stretch of a file costs what stands
-in it and nothing behind it. Memory is bounded by the largest member. `Library` raises
-
-    CaptureError        it cannot be read
-      CaptureNotFoundError          no such file here, or it ends before that place
-      Damaged           what stands there is not whole, or another than was asked for
-"""
+"""Reads captures from WARC files, in order or by offset. Bounded memory; damage loses only the captures in it."""
 
 from __future__ import annotations
 
@@ -30,54 +22,54 @@ if TYPE_CHECKING:
     from scrapy.http import Headers
 
 SUFFIX: Final = ".warc.gz"
-# Behind the name of a file that is still being written.
+# Suffix of a file that is still being written.
 OPEN: Final = ".open"
 _MAGIC: Final = b"\x1f\x8b\x08"
 _CHUNK: Final = 16 * 1024
-# Unpacked: far above what an agent downloads; what claims more is no capture of ours.
+# Decompressed size; larger members are invalid.
 LARGEST_MEMBER: Final = 1 << 30
-# Files that a Library keeps open: of as many agents the captures lie side by side in the tables.
+# Files that a Library keeps open: rows of many agents alternate.
 OPEN_FILES: Final = 32
 
 _fetch_decoder = msgspec.json.Decoder(warc.Fetch)
 
 
 class CaptureError(Exception):
-    """A capture that cannot be read, and why."""
+    """A capture cannot be read."""
 
 
 class CaptureNotFoundError(CaptureError):
-    """No such file here, or it ends before that place."""
+    """The file is missing, or ends before the offset."""
 
 
 class DamagedCaptureError(CaptureError):
-    """What stands there is not whole, or another than was asked for."""
+    """The capture is incomplete, or differs from the expected one."""
 
 
 class Member(NamedTuple):
-    """One gzip member of a file, unpacked."""
+    """One decompressed gzip member."""
 
     offset: int
-    length: int  # as it stands in the file
+    length: int  # compressed
     data: bytes
 
 
 class Damage(NamedTuple):
-    """Bytes of a file that are no whole member."""
+    """Bytes that are not part of a valid member."""
 
     offset: int
     length: int
 
 
 class Capture(NamedTuple):
-    """An answer as it was kept."""
+    """A stored response and its fetch."""
 
     url: str
     fetched_at: int  # milliseconds since 1970
     status: int
     headers: Headers
-    body: bytes  # empty for one that refers to an earlier one: ask Library.body
-    sha256: str  # hex; of the body, as the record says
+    body: bytes  # empty for a revisit: use Library.body
+    sha256: str  # hex, of the body, from the record
     address: str
     protocol: str
     fetch: warc.Fetch
@@ -85,11 +77,11 @@ class Capture(NamedTuple):
     file: str
     offset: int
     length: int
-    user_agent: str = ""  # that its request named, if that stands behind it; by `captures` alone
+    user_agent: str = ""  # of the request record; set by `captures` only
 
 
 class Kept(NamedTuple):
-    """What a page's row says of its capture."""
+    """A page row's data about its capture."""
 
     url: str
     sha256: str
@@ -102,7 +94,7 @@ class Kept(NamedTuple):
 
 
 def whole_members(path: Path) -> Iterator[Member]:
-    """The members of a file up to the first that is not whole."""
+    """Members up to the first invalid one."""
     with path.open("rb", buffering=0) as file:
         offset = 0
         while member := _member_at(file, offset):
@@ -111,7 +103,7 @@ def whole_members(path: Path) -> Iterator[Member]:
 
 
 def members(path: Path) -> Iterator[Member | Damage]:
-    """Everything in a file, from its beginning to its end."""
+    """All members and damages of a file."""
     with path.open("rb", buffering=0) as file:
         offset, size = 0, os.fstat(file.fileno()).st_size
         while offset < size:
@@ -126,9 +118,9 @@ def members(path: Path) -> Iterator[Member | Damage]:
 
 
 def captures(path: Path) -> Iterator[Capture | Damage]:
-    """The captures of a file and its damages, in order."""
+    """Captures and damages of a file, in order."""
     name = path.name.removesuffix(OPEN)
-    held: Capture | None = None  # until the record behind it is known
+    held: Capture | None = None  # until the next record is read
     for member in members(path):
         found = member if isinstance(member, Damage) else _found(member, name)
         if isinstance(found, warc.Record):
@@ -147,7 +139,6 @@ def captures(path: Path) -> Iterator[Capture | Damage]:
 
 
 def _found(member: Member, name: str) -> Capture | Damage | warc.Record:
-    """What is in a member; a record where it is no capture."""
     try:
         record = warc.read(member.data)
         return _capture_of(record, member, name) or record
@@ -165,7 +156,7 @@ def _url(record: warc.Record) -> str:
 
 
 def entry_of(member: Member, name: str) -> warc.Entry | None:
-    """A member as an index has it; None: it is no capture."""
+    """The index entry of a member, or None."""
     try:
         found = _capture(member, name)
     except warc.WarcError:
@@ -179,7 +170,7 @@ def entry_of(member: Member, name: str) -> warc.Entry | None:
 
 
 def _member_at(file: BinaryIO, offset: int) -> Member | None:
-    """The member that begins there; None: none does, or it is not whole."""
+    """The member at an offset; None if it is invalid."""
     file.seek(offset)
     unpacking = isal_zlib.decompressobj(wbits=31)
     parts, taken, size = [], 0, 0
@@ -199,7 +190,7 @@ def _member_at(file: BinaryIO, offset: int) -> Member | None:
 
 
 def _next_record(file: BinaryIO, start: int, size: int) -> int:
-    """Where the next whole member with a record begins; the file's end where there is none."""
+    """Offset of the next valid record, or the file's end."""
     while start < size:
         file.seek(start)
         chunk = file.read(1 << 20)
@@ -218,7 +209,7 @@ def _next_record(file: BinaryIO, start: int, size: int) -> int:
 
 
 def _capture(member: Member, file: str) -> Capture | None:
-    """The capture in a member; None: it is a record of another kind. WarcError where it is no record."""
+    """None for other records. Raises WarcError."""
     return _capture_of(warc.read(member.data), member, file)
 
 
@@ -245,10 +236,10 @@ def _capture_of(record: warc.Record, member: Member, file: str) -> Capture | Non
 
 
 def _fetch(record: warc.Record) -> warc.Fetch:
-    told = record.fields.get("X-Crawler-Fetch")
-    if told:
+    fields = record.fields.get("X-Crawler-Fetch")
+    if fields:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            return _fetch_decoder.decode(told)
+            return _fetch_decoder.decode(fields)
     return warc.Fetch()  # another crawler's file
 
 
@@ -264,7 +255,7 @@ def _earlier(record: warc.Record) -> warc.Earlier:
 
 
 class Library:
-    """Captures of one folder by their place. A context manager; keeps some files open."""
+    """Captures of one folder; a context manager. Raises CaptureError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -281,20 +272,20 @@ class Library:
         self._files.clear()
 
     def read(self, file: str, offset: int) -> Capture:
-        """The capture at a place, its file finished or still being written."""
+        """The capture at an offset, also in an unfinished file."""
         member = _member_at(self._open(file, offset), offset)
         if member is None:
-            raise DamagedCaptureError(f"{file} has no whole member at {offset}")
+            raise DamagedCaptureError(f"{file} has no valid member at {offset}")
         try:
             capture = _capture(member, file)
         except warc.WarcError as error:
             raise DamagedCaptureError(f"{file} at {offset}: {error}") from None
         if capture is None:
-            raise DamagedCaptureError(f"{file} has another record than an answer at {offset}")
+            raise DamagedCaptureError(f"{file} at {offset}: expected a response record")
         return capture
 
     def body(self, capture: Capture) -> bytes:
-        """A capture's body, be it an earlier one's; Damaged where it is not the one that the capture tells."""
+        """The body, also of a revisit. Raises DamagedCaptureError if its SHA-256 differs."""
         body = capture.body if capture.earlier is None else self._earlier(capture.earlier).body
         found = sha256(body).hexdigest()
         if found != capture.sha256:
@@ -305,11 +296,12 @@ class Library:
 
     def _earlier(self, earlier: warc.Earlier) -> Capture:
         if not earlier.file:
-            raise CaptureNotFoundError(f"{earlier.url}: where its earlier capture is was not told")
+            raise CaptureNotFoundError(
+                f"{earlier.url}: the revisit record names no file of the earlier capture"
+            )
         return self.read(earlier.file, earlier.offset)
 
     def _open(self, name: str, offset: int) -> BinaryIO:
-        """The file, which must be longer than this."""
         file = self._files.pop(name, None) or self._find(name)
         self._files[name] = file
         if len(self._files) > OPEN_FILES:
@@ -320,18 +312,18 @@ class Library:
         return file
 
     def _find(self, name: str) -> BinaryIO:
-        # Twice its own name: it may be finished, and be given that, between the looks.
+        # The final name twice: the file may be renamed between the attempts.
         for path in (self._folder / name, self._folder / (name + OPEN), self._folder / name):
             with suppress(FileNotFoundError):
                 return path.open("rb", buffering=0)
         raise CaptureNotFoundError(f"no file {name} in {self._folder}")
 
 
-# --- Do rows and archive agree ------------------------------------------------------------------------------
+# --- Checking rows ------------------------------------------------------------------------------------------
 
 
 class Verdict(NamedTuple):
-    """What came of one row; `why` empty: it is well."""
+    """The result for one row."""
 
     kept: Kept
     word: str  # ok, missing, damaged
@@ -339,7 +331,7 @@ class Verdict(NamedTuple):
 
 
 def check(rows: Iterable[Kept], folder: Path) -> Iterator[Verdict]:
-    """Read every row's capture back and compare it with the row."""
+    """Compare every row with its capture."""
     with Library(folder) as library:
         for kept in rows:
             try:

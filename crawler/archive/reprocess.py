@@ -1,9 +1,7 @@
-"""Reads the archive again, in place of a crawl: Scrapy's SCHEDULER for `scrapy extract`. Nothing is fetched.
+"""Scrapy schedulers for `scrapy extract`: read EXTRACT_FILES instead of crawling.
 
-`Republishing` lets every capture pass the page pipelines and publishes its record anew: it carries all that the fetch
-told, so in the tables it may stand in place of the row of the same fetch, and adds nothing to the history.
-`Reparsing` gives every capture to a spider's `parse` instead; its items go their ordinary way, nothing is published.
-Both read the files named in EXTRACT_FILES in order. What is damaged is told, counted and passed over.
+`Republishing` publishes records again, which replace the rows of the same fetch. `Reparsing` runs a spider's `parse`.
+Damaged captures are logged, counted and skipped.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("extract")
 
-# The files to be read, as Paths; set by the command.
+# Setting with the Paths to read, set by the command.
 FILES: Final = "EXTRACT_FILES"
-# What the figures at the end are called in Scrapy's statistics.
+# Prefix of the totals in Scrapy's stats.
 FIGURES: Final = "extract/"
-# Records told in one go, and pages taken before the loop has its turn.
+# Records per publication, and captures between two yields to the event loop.
 BATCH: Final = 200
 TURN: Final = 20
 TELL_SECONDS: Final = 10.0
@@ -65,7 +63,7 @@ _CAPTURE: Final = "capture"
 
 
 class Figures:
-    """What came of it so far."""
+    """Counters."""
 
     def __init__(self, crawler: Crawler, files: int) -> None:
         self.done = 0  # files read to their end
@@ -75,11 +73,11 @@ class Figures:
         self._told_at = time.monotonic()
 
     def count(self, what: str, many: int = 1) -> None:
-        """One more of these."""
+        """Increment a counter."""
         self._counts[what] += many
 
     def tell(self) -> None:
-        """How far it is, now and then."""
+        """Log the progress every TELL_SECONDS."""
         if time.monotonic() - self._told_at > TELL_SECONDS:
             self._told_at = time.monotonic()
             logger.info(
@@ -87,13 +85,13 @@ class Figures:
             )
 
     def end(self) -> None:
-        """Leave them where the command finds them."""
+        """Store the totals in Scrapy's stats."""
         for name, value in {"files": self.done, **self._counts}.items():
             self._crawler.stats.set_value(FIGURES + name, value)
 
 
 class _Reading(BaseScheduler):
-    """What both have in common."""
+    """Common base."""
 
     def __init__(self, crawler: Crawler) -> None:
         files: list[Path] = crawler.settings.getlist(FILES)
@@ -104,15 +102,15 @@ class _Reading(BaseScheduler):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> _Reading:
-        """Built by Scrapy."""
+        """Called by Scrapy."""
         return cls(crawler)
 
     def has_pending_requests(self) -> bool:
-        """Whether there is more to read."""
+        """Whether captures remain."""
         return not self._ended
 
     def enqueue_request(self, request: Request) -> bool:
-        """What a spider asks for is not fetched."""
+        """Drop a spider's request."""
         if not request.meta.get("is_start_request"):
             self._figures.count("dropped")
         return False
@@ -122,11 +120,11 @@ class _Reading(BaseScheduler):
         engine.wake(self._crawler)
 
 
-# --- Records anew -------------------------------------------------------------------------------------------
+# --- Republishing -------------------------------------------------------------------------------------------
 
 
 class Republishing(_Reading):
-    """Captures through the page pipelines into the results stream."""
+    """Runs captures through the page pipelines."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -141,16 +139,16 @@ class Republishing(_Reading):
         self._away = False
 
     def open(self, spider: Spider) -> None:  # noqa: ARG002 - Scrapy's
-        """Begin."""
+        """Start reading."""
         engine.check(self._crawler)
         self._task = asyncio.ensure_future(self._run())
 
     def close(self, reason: str) -> Deferred[None]:  # noqa: ARG002 - Scrapy's
-        """Tell what was taken in hand, and end."""
+        """Publish the rest and stop."""
         return deferred_from_coro(self._close())
 
     def next_request(self) -> Request | None:
-        """Nothing passes the engine."""
+        """Always None."""
         return None
 
     async def _close(self) -> None:
@@ -165,7 +163,7 @@ class Republishing(_Reading):
         try:
             await self._publish_all()
         except Exception:
-            logger.exception("the archive cannot be read on")
+            logger.exception("reading the archive failed")
             self._closing = asyncio.ensure_future(engine.close(self._crawler, "agent_failed"))
             return
         self._end()
@@ -173,7 +171,7 @@ class Republishing(_Reading):
     async def _publish_all(self) -> None:
         for number, (capture, body) in enumerate(self._stored, 1):
             self._take(capture, body)
-            if len(self._agent.told) >= BATCH or self._chain.full:
+            if len(self._agent.results) >= BATCH or self._chain.full:
                 await self._tell()
             elif number % TURN == 0:
                 await asyncio.sleep(0)
@@ -182,14 +180,13 @@ class Republishing(_Reading):
         await self._tell()
 
     def _take(self, capture: Capture, body: bytes) -> None:
-        """One capture through the chain."""
         page = self._page(capture, body)
         if page is None:
             return
-        before = len(self._agent.told)
+        before = len(self._agent.results)
         self._chain.process(page)
         page.publish()
-        if len(self._agent.told) == before:
+        if len(self._agent.results) == before:
             self._figures.count("failed")
 
     def _page(self, capture: Capture, body: bytes) -> LoadedPage | None:
@@ -203,9 +200,9 @@ class Republishing(_Reading):
         return self._agent.page(record_of(capture, site, asked, response), response, capture.user_agent)
 
     async def _tell(self) -> None:
-        """What was made goes into the stream, however long that takes; while it is full, wait."""
+        """Publish; wait while Redis is unavailable or the stream is full."""
         back_off = BackOff()
-        while self._agent.told:
+        while self._agent.results:
             try:
                 await self._chain.flush()
                 if await self._has_room():
@@ -213,11 +210,11 @@ class Republishing(_Reading):
                     self._away = False
                     return
                 if self._stopping.is_set():
-                    logger.warning("%d records are not published: the stream is full", len(self._agent.told))
+                    logger.warning("%d records not published: the stream is full", len(self._agent.results))
                     return
             except (RedisError, OSError, NotKeptError) as error:
                 if self._stopping.is_set():
-                    logger.warning("%d records could not be published: %s", len(self._agent.told), error)
+                    logger.warning("%d records not published: %s", len(self._agent.results), error)
                     return
                 if not self._away:
                     logger.warning("waiting to publish: %s", error)
@@ -228,31 +225,30 @@ class Republishing(_Reading):
         return (await self._queue.depth()).records < self._most
 
     async def _publish(self) -> None:
-        told = self._agent.told
-        await self._queue.tell([record for record, _ in told], [links for _, links in told])
-        self._figures.count("published", len(told))
-        told.clear()
+        results = self._agent.results
+        await self._queue.tell([record for record, _ in results], [links for _, links in results])
+        self._figures.count("published", len(results))
+        results.clear()
 
 
 class _Bystander:
-    """Stands where the agent stands while the page pipelines work; what a page teaches goes no further."""
+    """The agent as the page pipelines need it."""
 
     def __init__(self, crawler: Crawler, options: Options) -> None:
         self.crawler = crawler
         self.options = options
         self.scope = Scope(options)
         self.max_url_length: int = crawler.settings.getint("URLLENGTH_LIMIT")
-        self.offers = self  # of which the pipelines call `add` alone
-        self.told: list[tuple[bytes, bytes]] = []
+        self.offers = self  # the pipelines call `add` only
+        self.results: list[tuple[bytes, bytes]] = []
         self._overrides = Overrides(options.site_overrides)
         self._name = policy.product(crawler.settings["USER_AGENT"])
         self._author = Author("extract")
 
     def page(self, record: records.Page, response: Response, user_agent: str) -> LoadedPage:
-        """A page as the chain takes it, in a slot of its own: nothing is remembered from page to page.
+        """A page with a lease of its own: no state is shared.
 
-        What it says to one crawler by name is for the name under which it was fetched; for that of the settings where
-        the archive does not tell.
+        Directives apply to the capture's user agent; default: the settings'.
         """
         frontier = Frontier()
         frontier.add_page(record.path, record.asked_as or record.path, record.depth)
@@ -268,23 +264,23 @@ class _Bystander:
         return LoadedPage(cast("Agent", self), lease, turn, response, record)
 
     def publish(self, lease: SiteLease, page: records.Page, links: bytes = b"") -> None:  # noqa: ARG002 - the agent's
-        """A page's record, made anew. The bare one of a page whose own cannot be written says less than its row."""
+        """Collect a record, except the minimal one of a page that cannot be encoded."""
         if page.fetched_at == self._fetched_at:
             page.extracted_at = now_ms()
-            self.told.append((self._author.numbered(page), links))
+            self.results.append((self._author.numbered(page), links))
 
     def add(self, site: str, paths: list[str], depth: int) -> None:
-        """Other sites are found by fetching."""
+        """Ignored."""
 
 
 # --- A spider's parse ---------------------------------------------------------------------------------------
 
 
 class Reparsing(_Reading):
-    """Captures through a spider's `parse`."""
+    """Runs captures through a spider's `parse`."""
 
     def close(self, reason: str) -> None:  # noqa: ARG002 - Scrapy's
-        """Leave the figures."""
+        """Store the totals."""
         self._figures.end()
 
     def next_request(self) -> Request | None:
@@ -303,7 +299,7 @@ class Reparsing(_Reading):
 
 
 class StoredAnswers:
-    """Scrapy's DOWNLOADER for Reparsing: gives what is stored, past all middlewares, and asks nobody."""
+    """Scrapy's DOWNLOADER for Reparsing; no middlewares, no network."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.active: set[Request] = set()
@@ -311,20 +307,20 @@ class StoredAnswers:
         self._most = crawler.settings.getint("CONCURRENT_REQUESTS")
 
     def fetch(self, request: Request) -> Deferred[Response]:
-        """The capture as a response; IgnoreRequest for a request of another's."""
+        """The stored response. Raises IgnoreRequest without one."""
         return deferred_from_coro(self._answer(request))
 
     def needs_backout(self) -> bool:
-        """Whether enough is under way."""
+        """Whether CONCURRENT_REQUESTS is reached."""
         return 0 < self._most <= len(self.active)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     async def _answer(self, request: Request) -> Response:
         stored = request.meta.pop(_CAPTURE, None)
         if stored is None:
-            raise IgnoreRequest(f"{request.url}: nothing is fetched while the archive is read")
+            raise IgnoreRequest(f"{request.url}: not fetched, `scrapy extract` reads the archive only")
         self.active.add(request)
         try:
             await asyncio.sleep(0)
@@ -338,7 +334,7 @@ class StoredAnswers:
 
 
 def answer_of(capture: Capture, body: bytes, request: Request) -> Response:
-    """The response that the page pipelines had."""
+    """The Response as the page pipelines got it."""
     kind = responsetypes.from_args(headers=capture.headers, url=capture.url, body=body)
     address = None
     with suppress(ValueError):
@@ -356,7 +352,7 @@ def answer_of(capture: Capture, body: bytes, request: Request) -> Response:
 
 
 def record_of(capture: Capture, site: str, asked: str, response: Response) -> records.Page:
-    """The record that the fetch of this path had before it passed the page pipelines."""
+    """The page's record before the page pipelines."""
     fetch, path = capture.fetch, page_of(asked)
     record = records.Page(
         site=site,
@@ -381,7 +377,7 @@ def record_of(capture: Capture, site: str, asked: str, response: Response) -> re
 
 
 def _stored(files: list[Path], figures: Figures) -> Iterator[tuple[Capture, bytes]]:
-    """Every capture that can be read, with its body."""
+    """Readable captures with their bodies."""
     for path in files:
         with Library(path.parent) as library:
             for found in captures(path):

@@ -1,9 +1,6 @@
-"""WARC 1.1, as bytes: records of what was fetched are made and read here, and told in a line of an index. Pure.
+"""Builds and parses WARC 1.1 records (ISO 28500) and CDXJ lines. Pure.
 
-Hides the format (ISO 28500). Every record is a gzip member of its own, so that it can be read alone. Bodies stand
-decoded, as libcurl gives them; so that an answer's head fits the body behind it, what no longer holds is kept under
-another name, as Common Crawl does: `X-Crawler-Content-Encoding`, `X-Crawler-Transfer-Encoding`, and
-`X-Crawler-Content-Length` where the length is another now.
+Bodies are stored decoded; headers that no longer apply get the prefix `X-Crawler-`, as in Common Crawl.
 """
 
 from __future__ import annotations
@@ -28,16 +25,16 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.http import Response
 
-# Of isal. A page of 26 kB (benchmarks/archive.py): level 0 makes 8.4 kB of it in 0.02 CPU-ms, 1 7.5 kB in 0.03, 2 the
-# same, 3 7.3 kB in 0.06; zlib's 1 7.7 kB in 0.15, its 6 6.9 kB in 0.29.
+# isal's level. For a page of 26 kB (benchmarks/archive.py): level 0 8.4 kB in 0.02 CPU-ms, 1 and 2 7.5 kB in 0.03, 3
+# 7.3 kB in 0.06; zlib's 1 7.7 kB in 0.15, its 6 6.9 kB in 0.29.
 LEVEL: Final = 1
-# What stands before a name that does not hold for the body as it is kept.
+# Prefix of headers that do not apply to the stored body.
 RENAMED: Final = b"X-Crawler-"
-# The first bytes of every record.
+# Start of every record.
 BEGINNING: Final = b"WARC/1."
 REVISIT_MIME: Final = "warc/revisit"
 PROFILE: Final = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
-# Of a request that is kept: what anybody may know. Any other field may be a key that was given to this crawler alone.
+# Request headers that are stored; all others may be secret.
 REQUEST_FIELDS: Final = frozenset(
     b"Accept Accept-Encoding Accept-Language From If-Modified-Since If-None-Match Range Referer User-Agent".split()
 )
@@ -49,11 +46,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class WarcError(ValueError):
-    """Bytes that are no record of WARC; says what came."""
+    """Not a valid WARC record."""
 
 
 class Fetch(msgspec.Struct, omit_defaults=True):
-    """What is known of a page's fetch beside request and answer: fields of its record, under the same names."""
+    """Fields of the page's record beyond HTTP."""
 
     depth: int = 0
     tries: int = 1
@@ -63,35 +60,35 @@ class Fetch(msgspec.Struct, omit_defaults=True):
     head_ms: int | None = None
     body_ms: int | None = None
     duplicate_of: str = ""
-    error: str = ""  # what was wrong with the encoding of its body
+    error: str = ""  # an encoding error of the body
 
 
 class Earlier(NamedTuple):
-    """An earlier capture with the same body. `file` empty: it is not known where."""
+    """An earlier capture with the same body."""
 
     url: str
     fetched_at: int  # milliseconds since 1970
-    file: str = ""
+    file: str = ""  # empty if unknown
     offset: int = 0
 
 
 class Exchange(NamedTuple):
-    """One fetch, as it is to be kept."""
+    """One fetch to store."""
 
     url: str
     fetched_at: int  # milliseconds since 1970
     address: str
-    protocol: str  # of the wire where it is not HTTP/1: h2
+    protocol: str  # h2, or empty for HTTP/1
     request: bytes  # head
-    head: bytes  # of the answer, as `stored_head` gives it
+    head: bytes  # of the response, from `stored_head`
     body: bytes
     sha256: str  # hex, of the body
-    truncated: str  # why the body is not whole; empty: it is
+    truncated: str  # why the body is truncated, or empty
     fetch: Fetch
 
 
 class Record(NamedTuple):
-    """One record as it was read."""
+    """A parsed record."""
 
     fields: Headers
     block: bytes
@@ -102,43 +99,43 @@ class Record(NamedTuple):
         return self.field("WARC-Type")
 
     def field(self, name: str) -> str:
-        """A field's value; empty where there is none."""
+        """A field's value, or empty."""
         return (self.fields.get(name) or b"").decode("utf-8", "replace")
 
 
-# --- Made ---------------------------------------------------------------------------------------------------
+# --- Writing ------------------------------------------------------------------------------------------------
 
 
 def member(record: bytes) -> bytes:
-    """A record as one gzip member."""
+    """Compress a record to one gzip member."""
     packed: bytes = igzip_lib.compress(record, LEVEL, igzip_lib.COMP_GZIP)
     return packed
 
 
 def warcinfo(number: str, name: str, made_at: int, about: dict[str, str]) -> bytes:
-    """A file's first record: what made it, and how."""
+    """A file's first record."""
     block = "".join(f"{key}: {' '.join(value.split())}\r\n" for key, value in about.items()).encode()
     fields = f"WARC-Filename: {name}\r\nContent-Type: application/warc-fields\r\n"
     return _record("warcinfo", number, made_at, fields + _digest(block), block)
 
 
 def response(exchange: Exchange, number: str, request_number: str) -> bytes:
-    """The answer's record."""
+    """The response record."""
     fields = _fields_of(exchange, request_number)
     if exchange.truncated:
         fields += f"WARC-Truncated: {exchange.truncated}\r\n"
-    # The digest of its body is there, and gzip's own checksum guards the head: one of both would read the body twice.
+    # No block digest: the payload digest and gzip's CRC suffice, and it would read the body twice.
     return _record("response", number, exchange.fetched_at, fields, exchange.head, exchange.body)
 
 
 def revisit(exchange: Exchange, number: str, request_number: str, earlier: Earlier) -> bytes:
-    """The answer's record without the body, which `earlier` has."""
+    """The response record without the body, which is in `earlier`."""
     fields = (
         f"{_fields_of(exchange, request_number)}WARC-Profile: {PROFILE}\r\n"
         f"WARC-Refers-To-Target-URI: {earlier.url}\r\nWARC-Refers-To-Date: {date(earlier.fetched_at)}\r\n"
     )
     if earlier.file:
-        # Fields of Heritrix: whoever reads needs no index to find the body.
+        # Heritrix's fields: readers find the body without an index.
         fields += (
             f"WARC-Refers-To-Filename: {earlier.file}\r\nWARC-Refers-To-File-Offset: {earlier.offset}\r\n"
         )
@@ -146,7 +143,7 @@ def revisit(exchange: Exchange, number: str, request_number: str, earlier: Earli
 
 
 def request(exchange: Exchange, number: str, response_number: str) -> bytes:
-    """The request's record."""
+    """The request record."""
     fields = (
         f"WARC-Target-URI: {exchange.url}\r\nWARC-Concurrent-To: <urn:uuid:{response_number}>\r\n"
         f"{_address(exchange)}Content-Type: application/http; msgtype=request\r\n"
@@ -174,7 +171,6 @@ def _digest(block: bytes) -> str:
 
 
 def _record(kind: str, number: str, made_at: int, fields: str, block: bytes, rest: bytes = b"") -> bytes:
-    """`rest`: the block's second part, if it comes in two."""
     head = (
         f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{number}>\r\nWARC-Date: {date(made_at)}\r\n"
         f"{fields}Content-Length: {len(block) + len(rest)}\r\n\r\n"
@@ -183,12 +179,12 @@ def _record(kind: str, number: str, made_at: int, fields: str, block: bytes, res
 
 
 def date(milliseconds: int) -> str:
-    """A time as WARC-Date has it."""
+    """A time in ms as WARC-Date."""
     seconds, rest = divmod(milliseconds, 1000)
     return f"{_second(seconds)}.{rest:03}Z"
 
 
-@lru_cache(16)  # several records stand in every second
+@lru_cache(16)  # several records per second
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
@@ -197,27 +193,27 @@ def _second(seconds: int) -> str:
 
 
 def stored_head(lines: Iterable[bytes], size: int) -> bytes:
-    """An answer's head, from its lines as they came, made to fit a decoded body of this size."""
+    """The response head from raw lines, adapted to a body of `size` bytes."""
     first, *rest = [line.strip(b"\r\n") for line in lines] or [b"HTTP/1.1 200"]
     kept = [first if first.startswith(b"HTTP/1.") else b"HTTP/1.1 " + first.partition(b" ")[2]]
     right = b"%d" % size
-    told = False
+    has_length = False
     for line in rest:
         name, _, value = line.partition(b":")
         if name.strip().lower() not in _MOVED:
             kept.append(line)
-        elif not told and name.strip().lower() == b"content-length" and value.strip() == right:
+        elif not has_length and name.strip().lower() == b"content-length" and value.strip() == right:
             kept.append(line)
-            told = True
+            has_length = True
         else:
             kept.append(RENAMED + line.strip())
-    if not told:
+    if not has_length:
         kept.append(b"Content-Length: " + right)
     return b"\r\n".join(kept) + b"\r\n\r\n"
 
 
 def lines_of(response: Response) -> list[bytes]:
-    """Lines of a head for an answer that nobody has the lines of: another download handler gave it."""
+    """Head lines of a response from another download handler."""
     phrase = HTTPStatus(response.status).phrase if response.status in set(HTTPStatus) else ""
     lines = [f"HTTP/1.1 {response.status} {phrase}".rstrip().encode()]
     for name, values in dict.items(response.headers):
@@ -226,12 +222,12 @@ def lines_of(response: Response) -> list[bytes]:
 
 
 def protocol_of(response: Response) -> str:
-    """As WARC-Protocol has it; empty for HTTP/1 and where nothing is told."""
+    """WARC-Protocol; empty for HTTP/1 or unknown."""
     return _PROTOCOLS.get(response.protocol or "", "")
 
 
 def request_head(url: str, request: Request | None, encodings: str) -> bytes:
-    """A request's head as it was sent, without what may be secret; `encodings` is what libcurl asked for by itself."""
+    """The request head as sent, without secrets."""
     target = url if request is None else request.url
     host, slash, path = target.partition("://")[2].partition("#")[0].partition("/")
     method = "GET" if request is None else request.method
@@ -246,11 +242,11 @@ def request_head(url: str, request: Request | None, encodings: str) -> bytes:
     return head + b"\r\n\r\n"
 
 
-# --- Read ---------------------------------------------------------------------------------------------------
+# --- Reading ------------------------------------------------------------------------------------------------
 
 
 def read(data: bytes) -> Record:
-    """The record in an unpacked member; WarcError where it is none, or not whole."""
+    """Parse a decompressed member. Raises WarcError."""
     head, end, rest = data.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
     if not lines[0].startswith(BEGINNING) or not end:
@@ -263,7 +259,7 @@ def read(data: bytes) -> Record:
 
 
 def http_parts(block: bytes) -> tuple[int, Headers, bytes]:
-    """Status, fields and body of an answer in a block; fields under the names that they came with."""
+    """Status, original headers and body of a block."""
     head, _, body = block.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     fields = head_of(lines)
@@ -276,7 +272,7 @@ def http_parts(block: bytes) -> tuple[int, Headers, bytes]:
 
 
 def milliseconds(text: str) -> int:
-    """The time that a WARC-Date tells; WarcError where it is none."""
+    """WARC-Date in ms. Raises WarcError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -290,7 +286,7 @@ def milliseconds(text: str) -> int:
 
 
 class Entry(NamedTuple):
-    """A capture as an index has it."""
+    """An index entry."""
 
     url: str
     fetched_at: int
@@ -303,8 +299,8 @@ class Entry(NamedTuple):
 
 
 def index_line(entry: Entry) -> bytes:
-    """The capture's line in a CDXJ index."""
-    told = {
+    """A CDXJ line."""
+    fields = {
         "url": entry.url,
         "mime": entry.mime,
         "status": str(entry.status),
@@ -314,27 +310,24 @@ def index_line(entry: Entry) -> bytes:
         "filename": entry.file,
     }
     stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(entry.fetched_at // 1000))
-    return b"%b %b %b\n" % (surt(entry.url), stamp.encode(), msgspec.json.encode(told))
+    return b"%b %b %b\n" % (surt(entry.url), stamp.encode(), msgspec.json.encode(fields))
 
 
 def mime_of(content_type: str) -> str:
-    """A content type without its parameters, as an index has it."""
+    """A content type without parameters; `unk` if empty."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind or "unk"
 
 
 def surt(url: str) -> bytes:
-    """The key under which a canonical URL is sorted: `org,example)/a?b=c`.
-
-    As the tools of web archives make it: no `www`, lower case, no slash at the end, query in order.
-    """
+    """The SURT sort key of a canonical URL: `org,example)/a?b=c`."""
     start = url.find("/", url.find("://") + 3)
     site, rest = (url, "/") if start < 0 else (url[:start], url[start:])
     path, mark, query = rest.lower().partition("?")
     path = path.rstrip("/") or "/"
     if mark and query:
         path += "?" + "&".join(sorted(query.split("&")))
-    # A blank or a line's end would part the line's fields.
+    # Blanks and line ends separate fields.
     path = path.replace(" ", "%20").replace("\n", "%0a").replace("\r", "%0d")
     return (_surt_of_site(site) + path).encode("utf-8", "surrogatepass")
 

@@ -1,15 +1,10 @@
-"""The archive's files: written here, mended after a crash, and found again.
+"""Writes WARC files and recovers them after a crash.
 
-    NAME.warc.gz        a finished file; beside it NAME.cdxj, its sorted index
-    NAME.warc.gz.open   still being written; its owner holds a lock on it (flock), which the kernel lets go of
-                        however a process ends. NAME.cdxj.open beside it: index lines in order of arrival
+    NAME.warc.gz        finished, with its sorted index NAME.cdxj
+    NAME.warc.gz.open   being written, locked (flock); unsorted index NAME.cdxj.open
 
-NAME is agent, run and a counter. A capture (an answer and its request) is made in memory, where its place is known at
-once. After `flush` it is in the file, and no kill can take it away; after `sync` it is on the disk, with the file's
-name, and no power cut can. `sync` waits for the disk, so it runs in a thread; `add` goes on meanwhile. A file whose
-owner is gone is cut behind its last whole member, gets its index and its name.
-
-Raises OSError where the disk does; what did not reach the disk is written again by the next calls, nothing twice.
+`add` returns a capture's place; after `flush` it survives a kill, after `sync` a power loss. Raises OSError; the next
+calls write the rest, nothing twice.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Place(NamedTuple):
-    """Where a capture is: what a page's record says of it."""
+    """A capture's place, for the page's record."""
 
     file: str
     offset: int
@@ -46,10 +41,7 @@ class Place(NamedTuple):
 
 
 class Writer:
-    """One process's way into the archive. `about` gives the fields of each file's first record.
-
-    A file is finished above `most_bytes` or after `most_seconds`, whichever is first.
-    """
+    """Writes one process's files; finishes each above `most_bytes` or after `most_seconds`."""
 
     def __init__(
         self,
@@ -65,20 +57,20 @@ class Writer:
         self._most_seconds = most_seconds
         self._about = about
         self._count = 0
-        self._file: _File | None = None  # the one that is added to
-        self._full: list[_File] = []  # nothing more is added to these
+        self._file: _File | None = None  # the current one
+        self._full: list[_File] = []  # complete, being finished
         self._unsynced: list[_File] = []  # written by the last `flush`
         self._syncing = threading.Lock()
         self._finisher: ThreadPoolExecutor | None = None
-        self._told = False
+        self._warned = False
 
     @property
     def waiting(self) -> int:
-        """Bytes in memory that are not on the disk for certain."""
+        """Bytes that may not be on disk."""
         return sum(file.waiting for file in self._files())
 
     def add(self, exchange: warc.Exchange, mime: str, status: int, earlier: warc.Earlier | None) -> Place:
-        """Take in one fetch; with `earlier` its body is not kept again. Where it will be: not before `flush`."""
+        """Buffer one fetch; without its body if `earlier` has it."""
         if self._file is not None and self._file.size >= self._most_bytes:
             self._seal()
         if self._file is None:
@@ -88,7 +80,7 @@ class Writer:
         return self._file.add(exchange, mime, status, earlier)
 
     def flush(self) -> None:
-        """Write all that was added; OSError where that cannot be: call again."""
+        """Write all buffers. Raises OSError; call again."""
         if self._file is not None and self._file.age >= self._most_seconds:
             self._seal()
         for file in self._files():
@@ -97,16 +89,13 @@ class Writer:
         self._finish()
 
     def sync(self) -> None:
-        """Wait until all that `flush` wrote is on the disk; OSError where that cannot be: call `flush` again.
-
-        May run in a thread beside `add`; a second call at a time waits for the first.
-        """
+        """Wait for the disk; may run in a thread during `add`. Raises OSError: call `flush` again."""
         with self._syncing:
             for file in self._unsynced:
                 file.sync()
 
     def close(self) -> None:
-        """Write and finish everything; what the disk refuses is left to the next start."""
+        """Finish all files; `recover` handles failures."""
         try:
             self._seal()
             self.flush()
@@ -137,7 +126,7 @@ class Writer:
             self._file = None
 
     def _finish(self) -> None:
-        """Have full files finished in a thread, for that takes long: sorting, and waiting for the disk."""
+        """Finish full files in a thread: sorting and fsync are slow."""
         for file in list(self._full):
             if file.finishing is None:
                 if file.settled:
@@ -153,18 +142,18 @@ class Writer:
     def _look_at(self, file: _File, error: BaseException | None) -> None:
         if error is None:
             self._full.remove(file)
-            self._told = False
+            self._warned = False
             return
         if not isinstance(error, OSError):
             raise error
         file.finishing = None
-        if not self._told:
-            self._told = True
-            logger.warning("%s cannot be finished, and is tried again: %s", file.path.name, error)
+        if not self._warned:
+            self._warned = True
+            logger.warning("%s could not be finished, retrying: %s", file.path.name, error)
 
 
 class _File:
-    """One file on its way: in memory, open, finished."""
+    """One file: in memory, open, finished."""
 
     def __init__(self, folder: Path, name: str, about: dict[str, str]) -> None:
         self.path = folder / (name + SUFFIX)
@@ -176,31 +165,31 @@ class _File:
         self._count = 0
         info = warc.warcinfo(self._number(), self.path.name, int(time.time() * 1000), about)
         self._records = bytearray(warc.member(info))  # not in the file yet
-        self._written = bytearray()  # in the file, and not on the disk for certain
+        self._written = bytearray()  # in the file, perhaps not on disk
         self._lines = bytearray()  # not in the index yet
-        self._on_disk = 0  # bytes of the file that are
-        self._torn = False  # what the file has behind them is not to be trusted
-        self._renamed: list[Path] = []  # folders whose new names are not on the disk yet
+        self._on_disk = 0  # bytes on disk
+        self._torn = False  # bytes after `_on_disk` are undefined
+        self._renamed: list[Path] = []  # folders to sync
         self.size = len(self._records)
         self._fd = self._index_fd = -1
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not on the disk for certain."""
+        """Bytes that may not be on disk."""
         return len(self._records) + len(self._written)
 
     @property
     def settled(self) -> bool:
-        """Whether all of it is on the disk."""
+        """Whether everything is on disk."""
         return not self.waiting
 
     @property
     def age(self) -> float:
-        """Seconds since it was begun."""
+        """Seconds since creation."""
         return time.monotonic() - self._born
 
     def add(self, exchange: warc.Exchange, mime: str, status: int, earlier: warc.Earlier | None) -> Place:
-        """Take in one capture."""
+        """Buffer one capture."""
         answer, asked = self._number(), self._number()
         if earlier is None:
             record = warc.member(warc.response(exchange, answer, asked))
@@ -217,24 +206,24 @@ class _File:
         return place
 
     def flush(self) -> None:
-        """Bring the file up to what was added."""
+        """Write the buffers."""
         if self._torn:
             self._take_back()
         if not self._records and not self._lines:
-            return  # perhaps it is just being finished
+            return  # may be in `finish`
         if self._fd < 0:
             self._open()
         _drain(self._fd, self._records, self._written)
         _drain(self._index_fd, self._lines, bytearray())
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk, and the file's name too."""
+        """Wait until data and file name are on disk."""
         many = len(self._written)
         try:
             os.fdatasync(self._fd)
             sync_folders(*self._renamed)
         except OSError:
-            # The kernel drops what it could not write, and the next fsync would say that all is well.
+            # The kernel drops pages that it failed to write; the next fsync would succeed.
             self._torn = True
             raise
         self._renamed = []
@@ -242,40 +231,40 @@ class _File:
         del self._written[:many]
 
     def _take_back(self) -> None:
-        """Cut the file behind what is on the disk; the rest is written again."""
+        """Truncate to the bytes on disk."""
         os.ftruncate(self._fd, self._on_disk)
         self._records[:0] = self._written
         self._written.clear()
         self._torn = False
 
     def finish(self) -> None:
-        """Give it its index and its name once it is settled; in a thread of its own, nothing is added any more."""
+        """Write the index and rename the file; runs in a thread."""
         opened = _open_name(self._index_path)
         with opened.open("rb") as file:
             _write_index(self._index_path, file.readlines())
-        with suppress(FileNotFoundError):  # done by a call that failed behind it
+        with suppress(FileNotFoundError):  # renamed by an earlier, failed call
             _name(self.path)
         opened.unlink()
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of it as it is."""
+        """Close without finishing."""
         for descriptor in (self._fd, self._index_fd):
             if descriptor >= 0:
                 os.close(descriptor)
         self._fd = self._index_fd = -1
 
     def _number(self) -> str:
-        """A record's identity: random per file, counted within."""
+        """A record ID: random per file, then counted."""
         self._count += 1
         return f"{self._random}-{self._count:012x}"
 
     def _open(self) -> None:
-        # With what a try before has made, which may have failed behind this.
+        # Include folders of an earlier, failed try.
         self._renamed = [*dict.fromkeys((*self._renamed, *make_folder(self.path.parent), self.path.parent))]
         descriptor = _make_locked(_open_name(self.path))
         try:
-            # Under the lock: whoever mends files takes away the index of one that he may lock.
+            # Under the lock: `recover` deletes the index of files that it can lock.
             self._index_fd = os.open(_open_name(self._index_path), _APPEND, 0o644)
         except OSError:
             os.close(descriptor)
@@ -284,7 +273,7 @@ class _File:
 
 
 def recover(folder: Path) -> list[str]:
-    """Finish the files whose owners are gone; their names. Files of living owners are left alone."""
+    """Finish files of exited processes; returns their names."""
     done = []
     for path in sorted(folder.glob(f"*{SUFFIX}{OPEN}")):
         descriptor = _lock(path)
@@ -299,17 +288,17 @@ def recover(folder: Path) -> list[str]:
 
 
 def finished(folder: Path) -> list[Path]:
-    """The archive's finished files, by name."""
+    """Finished files, by name."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def being_written(folder: Path) -> list[Path]:
-    """Files that some living process still writes, or that nobody has mended yet."""
+    """Unfinished files, also of exited processes."""
     return sorted(folder.glob(f"*{SUFFIX}{OPEN}"))
 
 
 def _mend(path: Path, descriptor: int) -> None:
-    """Cut a file behind its last whole member, and finish it; away with it where it holds no capture."""
+    """Truncate and finish; delete without captures."""
     final = path.with_name(path.name.removesuffix(OPEN))
     index = final.with_name(final.name.removesuffix(SUFFIX) + INDEX_SUFFIX)
     end, lines = 0, list[bytes]()
@@ -328,11 +317,11 @@ def _mend(path: Path, descriptor: int) -> None:
     os.fsync(descriptor)
     _write_index(index, lines)
     _name(final)
-    logger.info("%s was left by a process that is gone: finished, %d bytes cut", final.name, cut)
+    logger.info("%s: recovered after a crash, %d bytes truncated", final.name, cut)
 
 
 def _write_index(path: Path, lines: list[bytes]) -> None:
-    """All of it or nothing, in the order of bytes."""
+    """Sorted by bytes; atomic."""
     lines.sort()
     made = path.with_name(f"{path.name}.new")
     with made.open("wb") as file:
@@ -344,7 +333,7 @@ def _write_index(path: Path, lines: list[bytes]) -> None:
 
 
 def _name(path: Path) -> None:
-    """A finished file gets its name: the last step, and never without its index."""
+    """The last step, after the index."""
     _open_name(path).rename(path)
     sync_folders(path.parent)
 
@@ -354,7 +343,7 @@ def _open_name(path: Path) -> Path:
 
 
 def _drain(descriptor: int, waiting: bytearray, taken: bytearray) -> None:
-    """Write what waits; what the file has taken goes from `waiting` to `taken`, also where the rest is refused."""
+    """Move written bytes to `taken`, also on errors."""
     while waiting:
         written = os.write(descriptor, waiting)
         taken += waiting[:written]
@@ -362,12 +351,12 @@ def _drain(descriptor: int, waiting: bytearray, taken: bytearray) -> None:
 
 
 def _make_locked(path: Path) -> int:
-    """A new file, locked. BlockingIOError where another process takes it for a dead one's this very moment."""
+    """Raises BlockingIOError if another process recovers the file."""
     descriptor = os.open(path, _APPEND, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_at(path, descriptor):
-            raise BlockingIOError(f"{path} was taken away")
+            raise BlockingIOError(f"{path} was removed by another process")
     except OSError:
         os.close(descriptor)
         raise
@@ -375,7 +364,7 @@ def _make_locked(path: Path) -> int:
 
 
 def _lock(path: Path) -> int | None:
-    """The file locked and open for mending; None: somebody else's, or gone."""
+    """None if it is locked or gone."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -385,7 +374,7 @@ def _lock(path: Path) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    # Finished or mended meanwhile, it has another name now.
+    # It may have been finished or recovered, and renamed.
     if not _is_at(path, descriptor):
         os.close(descriptor)
         return None

@@ -176,7 +176,7 @@ def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
     left_out = ""
     bound: _Bound = ""
     if len(body) > most:
-        left_out, bound = f"parsed as far as {most:,} of {len(body):,} bytes (MAX_HTML_BYTES)", "bytes"
+        left_out, bound = f"parsed the first {most:,} of {len(body):,} bytes (MAX_HTML_BYTES)", "bytes"
     body = body[:most]
     if not body.strip():
         return Parsed(None)
@@ -185,7 +185,7 @@ def parsed(body: bytes, encoding: Callable[[], str], most: int) -> Parsed:
         text = as_utf8(body, encoding()).replace(b"\0", b"")
         end, of_what = _parsable(text)
         if end < len(text):
-            left_out, bound = f"parsed as far as its {of_what} are not too many: {end:,} bytes", "markup"
+            left_out, bound = f"parsed the first {end:,} bytes: too many {of_what}", "markup"
         root = etree.fromstring(text[:end], _PARSER)
     except (etree.XMLSyntaxError, ValueError):
         return Parsed(None)
@@ -199,9 +199,9 @@ def _parser_stopped() -> str:
     if not log or log[-1].type != etree.ErrorTypes.ERR_RESOURCE_LIMIT:
         return ""
     if "depth" in log[-1].message:
-        return "parsed as far as its elements are 256 deep"
+        return "parsed to depth 256: elements are nested deeper"
     # Size in UTF-8, up to three times the original.
-    return "parsed as far as a text or a value of 10 MB"
+    return "parsed up to a text or attribute value above 10 MB"
 
 
 def robots_directives(root: Any, header: str, name: str = "") -> set[str]:
@@ -249,10 +249,10 @@ def placed(
     places.take(found.hrefs, base.place, outside)
     places.take(found.iframes, base.place_of_page, framed)
     if places.left:
-        why = "MAX_LINKS_PER_PAGE" if places.most == most else "their base is long"
-        left_out = f"links as far as {places.most:,} different ones, {places.left:,} left out ({why})"
+        why = "MAX_LINKS_PER_PAGE" if places.most == most else "their base URL is long"
+        left_out = f"first {places.most:,} distinct links, {places.left:,} left out ({why})"
     else:
-        left_out = f"links but for {base.given_up:,} that take long to read" if base.given_up else ""
+        left_out = f"{base.given_up:,} links left out: too slow to resolve" if base.given_up else ""
     given_up, beyond = base.given_up, _Places("", "", LOOKED_BEYOND)
     of_sites: dict[str, dict[str, None]] = {}
     beyond.take(places.beyond, base.place, of_sites)

@@ -147,7 +147,7 @@ def _inflate_member(body: bytes, at: int, most: int, into: io.BytesIO) -> int:
         if not packed:
             if _is_size_of(body[-4:], into.tell() - begun):
                 raise zlib.error("its end is not found")
-            raise EOFError("it ends too early")
+            raise EOFError("it is truncated")
         into.write(unpacker.decompress(packed, most - into.tell()))
         at += len(packed) - len(unpacker.unused_data)
     return at

@@ -30,8 +30,8 @@ _SUM_BYTES: Final = 8
 # gzip header flags: FHCRC, FEXTRA, FNAME, FCOMMENT.
 _HEAD_SUM, _FIELDS, _NAME, _COMMENT = 2, 4, 8, 16
 _ADLER_BYTES: Final = 4
-_WRONG_SIZE: Final = "its gzip has a wrong sum and a wrong size"
-_WRONG_ADLER: Final = "its deflate has a wrong sum"
+_WRONG_SIZE: Final = "its gzip has a wrong checksum and a wrong size"
+_WRONG_ADLER: Final = "its deflate has a wrong checksum"
 # Absent from text; frequent in compressed data.
 _BINARY: Final = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _LOOKED_AT: Final = 1024
@@ -139,12 +139,12 @@ def _behind_head(body: bytes, at: int) -> int | None:
 def _wrong_sum(data: bytes, trailer: bytes) -> str:
     """What is wrong with a member's CRC and size; empty if they match."""
     if len(trailer) < _SUM_BYTES or not any(trailer):
-        return "" if trailer and not data else "its gzip has no sum at its end"
+        return "" if trailer and not data else "its gzip has no checksum"
     if isal_zlib.crc32(data) == int.from_bytes(trailer[:4], "little"):
         return ""
     # Corrupted data most likely has both a wrong CRC and a wrong size.
     is_whole = len(data) & 0xFFFFFFFF == int.from_bytes(trailer[4:], "little")
-    return "its gzip has a wrong sum" if is_whole else _WRONG_SIZE
+    return "its gzip has a wrong checksum" if is_whole else _WRONG_SIZE
 
 
 # --- deflate ----------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def _is_text(body: bytes) -> bool:
 _LOSSES: Final = {
     _End.WHOLE: "",
     _End.LONG: "",
-    _End.CUT: "its {} ends too early",
+    _End.CUT: "its {} is truncated",
     _End.DAMAGED: "its {} is damaged",
 }
 _DECODERS: Final[dict[str, Callable[[bytes, int], Decoded]]] = {

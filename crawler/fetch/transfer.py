@@ -146,7 +146,7 @@ _TUNNEL_LOGIN: Final = re.compile(r"\b(?:response|code) 407\b")
 
 @dataclass(slots=True)
 class Attempt:
-    """One try to fetch one request from one address; `address` is None for a proxy.
+    """One try to fetch one request from one address (None for a proxy).
 
     `proxy_entry` ("host:port:address") saves a look-up. Bodies are truncated to `cut_size` bytes; 0 disables that.
     """

@@ -1,8 +1,6 @@
-"""Keeps what came: the answer and its request into the archive, their place into the page's record.
+"""Stores responses and requests in the archive. Off without ARCHIVE_CONTENT_TYPES; skips cached responses.
 
-A page with the bytes of an earlier page of its site becomes a `revisit` that refers to it, where this agent itself has
-kept the earlier one and still remembers it; otherwise it is kept whole, so that no capture leans on one that may lie
-on another machine. Answers that a cache gave are not kept: nobody was asked. Without ARCHIVE_CONTENT_TYPES nothing is.
+A duplicate becomes a `revisit` record only if this agent stored the original itself.
 """
 
 from __future__ import annotations
@@ -33,32 +31,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("archive")
 
-# Captures that a later page may refer to: 7 MB.
+# Captures that later pages may refer to: 7 MB.
 REMEMBERED: Final = 32_768
 CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 BODIES: Final = "bodies are decoded; header fields that no longer hold begin with X-Crawler-"
 
 
 class Archive:
-    """Fills warc_file, warc_offset and warc_length of pages whose content type is expected."""
+    """Fills warc_file, warc_offset and warc_length for the configured content types."""
 
     def __init__(self, crawler: Crawler, options: Options) -> None:
         self._options = options
         self._types = options.archive_types
         self._user_agent = str(crawler.settings["USER_AGENT"])
         self._writer: writer.Writer | None = None
-        self._earlier = Remembered[tuple[str, str], warc.Earlier](REMEMBERED)  # by site and body
+        self._earlier = Remembered[tuple[str, str], warc.Earlier](REMEMBERED)  # by site and SHA-256
         self._wants = lru_cache(1024)(self._is_wanted)
         if self._types:
             crawler.signals.connect(self._recover, signals.spider_opened)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Archive:
-        """Built by the chain."""
+        """Called by the chain."""
         return cls(crawler, our_options.read(crawler.settings))
 
     def process(self, page: LoadedPage) -> None:
-        """Keep the page, in memory as yet."""
+        """Add the page to the buffer."""
         record = page.record
         if not self._types or record.outcome == "filtered" or not self._wants(record.content_type):
             return
@@ -73,22 +71,22 @@ class Archive:
         record.warc_file, record.warc_offset, record.warc_length = place
 
     def flush(self) -> None:
-        """Bring the files up to all pages so far; OSError where the disk does not take it."""
+        """Write the buffer. Raises OSError."""
         if self._writer is not None:
             self._writer.flush()
 
     def sync(self) -> None:
-        """Wait until all that `flush` wrote is on the disk; OSError where the disk does not take it."""
+        """Wait for the disk. Raises OSError."""
         if self._writer is not None:
             self._writer.sync()
 
     @property
     def full(self) -> bool:
-        """Whether as much waits in memory as may."""
+        """Whether the buffer is full."""
         return self._writer is not None and self._writer.waiting >= self._options.archive_buffer_bytes
 
     def close(self) -> None:
-        """Finish what is open."""
+        """Finish open files."""
         if self._writer is not None:
             self._writer.close()
 
@@ -119,25 +117,23 @@ class Archive:
         }
 
     def _is_wanted(self, content_type: str) -> bool:
-        # Nothing told means HTML, as it does where links are looked for.
+        # No content type means HTML, as in link extraction.
         kind = media_type(content_type) or "text/html"
         return any(fnmatchcase(kind, wanted) for wanted in self._types)
 
     def _recover(self) -> None:
-        """Finish what dead processes have left, beside the crawl: reading a large file takes seconds."""
+        """In a thread: a large file takes seconds."""
         Thread(target=self._recover_all, name="archive-recovery", daemon=True).start()
 
     def _recover_all(self) -> None:
         try:
             writer.recover(self._options.archive_folder)
         except OSError as error:
-            logger.warning(
-                "files of a dead process could not be finished; the next start tries again: %s", error
-            )
+            logger.warning("recovering archive files failed, the next start will retry: %s", error)
 
 
 def exchange_of(page: LoadedPage, digest: str) -> warc.Exchange:
-    """What is to be kept of a page."""
+    """The exchange to store."""
     record, response = page.record, page.response
     meta = {} if response.request is None else response.meta
     lines = meta.get("raw_head")
@@ -166,7 +162,7 @@ def exchange_of(page: LoadedPage, digest: str) -> warc.Exchange:
 
 
 def _why_cut(response: Response) -> str:
-    """As WARC-Truncated has it."""
+    """WARC-Truncated."""
     if "dataloss" in response.flags:
         return "disconnect"
     return "unspecified" if "download_stopped" in response.flags else ""

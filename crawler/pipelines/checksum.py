@@ -1,4 +1,4 @@
-"""SHA-256 over the body's bytes, and the page of the same site that had the same bytes before."""
+"""SHA-256 of the body, and the first page of the site with the same bytes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Checksum:
-    """Marks exact duplicates inside a site; across sites they are convert's business."""
+    """Marks exact duplicates within a site."""
 
     def process(self, page: LoadedPage) -> None:
-        """Fill sha256, and duplicate_of where the bytes were seen."""
+        """Fill sha256, and duplicate_of for a duplicate."""
         digest = sha256(page.body)
         page.record.sha256 = digest.hexdigest()
         if not page.body:

@@ -1,4 +1,4 @@
-"""The most telling words of a page, where KEYWORDS_PER_PAGE asks for some."""
+"""Keywords of a page, if KEYWORDS_PER_PAGE is set."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Keywords:
-    """Fills keywords; behind Attributes and Language, which have read the title and know whose words say nothing."""
+    """Fills keywords; runs after Attributes and Language."""
 
     def process(self, page: LoadedPage) -> None:
-        """Weigh the words of title, headings and text."""
+        """Rank words of title, headings and text."""
         most = page.agent.options.keywords_per_page
         if most and page.document is not None:
             record = page.record

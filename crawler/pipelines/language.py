@@ -1,4 +1,4 @@
-"""The language that a page's text is written in."""
+"""The language of a page's text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Language:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Language:
-        """Built by the chain."""
+        """Called by the chain."""
         return cls(enabled=crawler.settings.getbool("LANGUAGE_ENABLED"))
 
     def process(self, page: LoadedPage) -> None:
-        """Read the text's first characters, and what the page declares where they do not tell."""
+        """Detect the language of the text's start."""
         if self._enabled and page.raw_text:
             text = collapsed(page.raw_text, LOOKED_AT)
             page.record.language = language(text, declared(page.document))

@@ -1,4 +1,4 @@
-"""A page's links: new ones of the site into its frontier, others offered to their sites, all of them as hashes."""
+"""Follows a page's links and stores their hashes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ logger = logging.getLogger("pipelines")
 
 
 class Links:
-    """Follows links; not where robots say nofollow.
+    """Follows links, unless robots directives say nofollow.
 
-    An exact duplicate has its original's links, except relative ones in another folder: these are tried, within bounds
-    (crawler.content.copies), and only by loading. For ranks a duplicate links to nothing. Where MAX_DEPTH may have left
-    out links of the original, a less deep duplicate has them.
+    Links of a duplicate are known from the original, except relative ones in another folder (crawler.content.copies)
+    and those that MAX_DEPTH left out. For ranks a duplicate has no links.
     """
 
     def process(self, page: LoadedPage) -> None:
-        """Fill out_links and the frontier, and offer links of other sites to these."""
+        """Fill out_links and the frontier, and offer links to other sites."""
         agent, lease = page.agent, page.lease
         is_copy = page.record.outcome == "duplicate"
         if page.record.outcome not in ("stored", "duplicate"):
@@ -56,14 +55,14 @@ class Links:
 
     @staticmethod
     def _follow(page: LoadedPage, paths: list[str]) -> None:
-        """New pages of the site into its frontier, but for traps."""
+        """Add the site's pages; detect traps."""
         agent, lease = page.agent, page.lease
         new = lease.add_found(agent.scope.pages_of(lease.site, paths), page.turn.depth + 1)
         if lease.traps is None or not new:
             return
         trap = lease.traps.look(page.turn.path, page.raw_text, paths, partial(shown_media, page.document))
         if trap:
-            logger.warning("%s: %s is a trap, left out from now on (TRAP_PAGES)", lease.site, trap)
+            logger.warning("%s: %s is a trap, skipped from now on (TRAP_PAGES)", lease.site, trap)
 
     def _follow_canonical(self, page: LoadedPage) -> None:
         agent, lease = page.agent, page.lease
@@ -75,7 +74,7 @@ class Links:
 
 
 def _count_left_out(page: LoadedPage) -> None:
-    """What bounds leave out of the page is counted at its site; its record has it in words."""
+    """Count links that limits exclude, per site."""
     lease, found = page.lease, page.links
     if page.bound or found.given_up:
         lease.leave_out(page.bound or "markup", (page.turn.path,))
@@ -91,7 +90,7 @@ def _count_left_out(page: LoadedPage) -> None:
 
 
 def _unknown(page: LoadedPage, site: str, paths: list[str]) -> Iterator[str]:
-    """Of these pages those that belong to the crawl, and are not among those that the site's walk knows."""
+    """Pages that belong to the crawl and are not in the frontier."""
     scope, lease = page.agent.scope, page.lease
     if site == lease.site:
         yield from (path for path in scope.pages_of(site, paths) if path not in lease.frontier)

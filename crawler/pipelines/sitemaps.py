@@ -1,9 +1,6 @@
-"""A sitemap's URLs into the frontier, and what it says of when pages changed into its record.
+"""Adds a sitemap's URLs to the frontier and its change times to its record.
 
-A sitemap is a page like any other: asked in its turn, archived, stored, and asked again by recheck, which so learns how
-often it changes. What robots.txt or an index names is one, whatever it is called; so is where a redirect leads from it.
-Any other page is one if its first element says so: what a linked feed or sitemap names is found like a link. Where
-SITEMAPS is `off` none is read.
+Files named in robots.txt or an index are sitemaps, redirects included; other pages by their root element.
 """
 
 from __future__ import annotations
@@ -20,14 +17,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pipelines")
 
-# Times of one sitemap that are told, the newest: what changed before we last looked says nothing.
+# Maximum change times stored per sitemap, newest first.
 MOST_TOLD: Final = 5_000
-# Indexes one behind the other that are followed. The protocol has one; more might have no end.
+# Maximum nested indexes. The protocol allows one; more may be endless.
 MOST_INDEXES: Final = 2
 
 
 class Sitemaps:
-    """Takes in pages of the sitemap's own site alone: what it says of others is not its to say."""
+    """Uses URLs of the sitemap's own site only."""
 
     def process(self, page: LoadedPage) -> None:
         """Fill the frontier, and `lastmods` of the record."""
@@ -43,19 +40,19 @@ class Sitemaps:
             return
         page.note(found.error)
         logger.debug("%s: a sitemap of %d pages", page.record.url, len(found.pages))
-        # One that is merely linked may lead on once.
+        # A sitemap that is only linked may name further ones once.
         self._follow(page, found, MOST_INDEXES if indexes is None else indexes + 1)
 
     @staticmethod
     def _follow(page: LoadedPage, found: Sitemap, indexes: int) -> None:
-        """Its pages, and the sitemaps that it names, which are as deep as it and behind so many indexes."""
+        """`indexes` counts the indexes before a named sitemap."""
         agent, lease, depth = page.agent, page.lease, page.turn.depth
         written = [entry.url for entry in found.pages]
         own, given_up = html.places(
             [*written, *found.maps], page.response.url, lease.site, agent.max_url_length
         )
         if given_up:
-            page.note(f"URLs but for {given_up:,} that take long to read")
+            page.note(f"{given_up:,} URLs left out: too slow to resolve")
             lease.leave_out("markup", (page.turn.path,))
         placed = {
             url: place[1]

@@ -1,1 +1,1 @@
-"""URLs as browsers read them, one name for each page, and what belongs to the crawl. Pure."""
+"""URL parsing, canonical names of pages, seeds and scope. Pure."""

@@ -1,7 +1,6 @@
-"""Where a crawl begins: seeds from a file, the command line or Redis's inlet, normalised and checked.
+"""Reads and validates seeds from a file, the command line or Redis. An invalid line becomes a BadSeed.
 
-Reading never fails as a whole: a line that is no seed comes out as BadSeed with its number and reason, and the
-good ones go on. Values in the inlet may be plain URLs or scrapy-redis's JSON (`{"url": …}`); never pickles.
+Redis values are URLs or scrapy-redis's JSON (`{"url": …}`), never pickles.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from crawler.urls.scope import has_public_suffix
 from crawler.urls.url import UrlError, host_of, resolve
 
 _BARE_HOST = re.compile(r"[^\s/:@?#]+\.[^\s/:@?#.]+(:\d+)?(/\S*)?")
-# What a table's column of seeds is called.
+# Names of a table's seed column.
 _COLUMNS = frozenset(
     {
         *("url", "urls", "uri", "link", "links", "seed", "seeds", "start_url", "page", "address"),
@@ -29,25 +28,25 @@ _COLUMNS = frozenset(
 )
 _TABLES = (".csv", ".tsv")
 _DELIMITERS = "\t;,"
-# A comment behind a seed: a URL has no blanks, and its fragment begins right behind it.
+# A comment after a seed: white space and #, which no URL has.
 _COMMENT = re.compile(r"(?<=\s)#.*")
 _QUOTES = {'"': '"', "'": "'", "<": ">"}
-# Bytes of a file that tell how it is encoded.
+# Bytes that are read to detect the encoding.
 _TELLING = 4096
-# Seeds that are looked at before a crawl begins.
+# Seeds that are checked before a crawl starts.
 LOOKED_AT = 1000
 LOOPBACK = re.compile(r"(localhost|.*\.localhost|127\.\d+\.\d+\.\d+|::1)")
 
 
 class Seed(NamedTuple):
-    """A page to begin with."""
+    """A page to start with."""
 
     site: str
     path: str  # as written
 
 
 class BadSeed(NamedTuple):
-    """What stood where a seed was expected; line counts from 1, 0 where there are no lines."""
+    """An invalid seed; lines count from 1, 0 without lines."""
 
     line: int
     text: str
@@ -55,9 +54,9 @@ class BadSeed(NamedTuple):
 
 
 def read(source: str) -> Iterator[Seed | BadSeed]:
-    """Seeds from `FILE`, `-` (standard input) or `URL,URL`; OSError where the file cannot be read.
+    """Seeds from `FILE`, `-` (standard input) or `URL,URL`. Raises OSError.
 
-    A name without a scheme that is no file is taken for a host only if it ends as hosts of the web do.
+    A bare name that is not a file must have a public suffix.
     """
     if source == "-":
         yield from from_lines(sys.stdin)
@@ -74,18 +73,18 @@ def read(source: str) -> Iterator[Seed | BadSeed]:
 
 
 def _is_no_host(text: str) -> str:
-    """Why this text cannot be meant as a host, to be put behind what it is not; empty: it can."""
+    """Why this text is not a host, or ""."""
     if not _BARE_HOST.fullmatch(text):
         return "; expected one of them"
     host = re.split("[:/]", text)[0]
     if has_public_suffix(host) or LOOPBACK.fullmatch(host) or re.fullmatch(r"[\d.]+", host):
         return ""
-    return f": no host of the web ends in {host.rpartition('.')[2]!r}; expected https://{text} for one of another net"
+    return f": {host.rpartition('.')[2]!r} is not a public suffix; expected https://{text} for a private host"
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """The file as text: UTF-8, or UTF-16 as some spreadsheets write it, with a byte order mark or without."""
+    """The file as UTF-8 or UTF-16 text, without byte order mark."""
     head = b""
     if not path.is_fifo():
         with path.open("rb") as file:
@@ -102,10 +101,9 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def from_lines(lines: Iterable[str], *, table: bool = False) -> Iterator[Seed | BadSeed]:
-    """One seed a line; or of a table (CSV), which its first line shows if `table` does not, those of its column.
+    """One seed per line, or the seed column of a CSV table.
 
-    Blank lines, comments (`# …`) and a byte order mark are skipped. Quotes and angle brackets around a seed are none of
-    it, and what stands behind a tab is not either.
+    Skips blank lines, comments (`# …`), quotes, brackets, and text after a tab.
     """
     numbered = _without_mark(lines)
     first = next((one for one in numbered if not _is_nothing(one[1])), None)
@@ -139,15 +137,15 @@ def _of_line(line: str, number: int) -> Seed | BadSeed:
     if text[:1] in _QUOTES and text.endswith(_QUOTES[text[0]]):
         text = text[1:-1]
     if "\ufffd" in text:
-        return BadSeed(number, text[:200], "not UTF-8; expected a file that is")
+        return BadSeed(number, text[:200], "not UTF-8; expected a UTF-8 file")
     return parse(text, number)
 
 
 def _from_table(
     numbered: Iterator[tuple[int, str]], delimiter: str, column: int | None
 ) -> Iterator[Seed | BadSeed]:
-    """The seeds of a column; where no name tells which, of the first that has one in the first row."""
-    at = 0  # the line that the reader had last
+    """Without a header: the first column with a seed."""
+    at = 0  # the reader's last line
 
     def lines() -> Iterator[str]:
         nonlocal at
@@ -163,7 +161,7 @@ def _from_table(
         except StopIteration:
             return
         except csv.Error as error:
-            yield BadSeed(at, "", f"no row of a table: {error}")
+            yield BadSeed(at, "", f"not a row of a table: {error}")
             continue
         if column is None:
             column = next((place for place, cell in enumerate(row) if isinstance(parse(cell), Seed)), None)
@@ -174,16 +172,16 @@ def _from_table(
 
 
 class Look(NamedTuple):
-    """The first seeds of a source, before any of them is queued."""
+    """The first seeds of a source, before any is queued."""
 
     good: int
     bad: list[BadSeed]
-    leaves: str  # the first site that is on another machine; empty: none is
-    whole: bool  # these are all
+    leaves: str  # the first site on another machine, or empty
+    whole: bool  # there are no further seeds
 
 
 def look(source: str, most: int = LOOKED_AT) -> Look:
-    """What stands at the beginning of a source; OSError where it cannot be read. Not for standard input."""
+    """Read the first seeds. Raises OSError. Not for standard input."""
     found = list(islice(read(source), most + 1))
     good = [seed for seed in found[:most] if isinstance(seed, Seed)]
     bad = [seed for seed in found[:most] if isinstance(seed, BadSeed)]
@@ -192,8 +190,8 @@ def look(source: str, most: int = LOOKED_AT) -> Look:
 
 
 def why_not(source: str, user_agent: str) -> str:
-    """Why a crawl cannot begin with this source, with what to do; empty: it can. OSError as `look`."""
-    if "://" not in source and Path(source).is_fifo():  # what is read is gone
+    """Why a crawl cannot start with this source, or "". Raises OSError."""
+    if "://" not in source and Path(source).is_fifo():  # reading would consume it
         return ""
     found = look(source)
     if found.leaves and not names_contact(user_agent):
@@ -201,7 +199,7 @@ def why_not(source: str, user_agent: str) -> str:
     if found.good or not found.whole:
         return ""
     if not found.bad:
-        return f"no seeds: {source} names none; expected a URL in each line"
+        return f"no seeds: {source} has none; expected one URL per line"
     first = found.bad[0]
     where = f"line {first.line}: " if first.line else ""
     return (
@@ -211,15 +209,15 @@ def why_not(source: str, user_agent: str) -> str:
 
 
 def no_contact(user_agent: str, site: str) -> str:
-    """What is wrong with a user agent that names nobody to turn to, for a crawl that leaves this machine."""
+    """The error for a user agent without contact."""
     return (
-        f"USER_AGENT is {user_agent!r}, and {site} is another's; expected one that names a contact, as "
+        f"USER_AGENT {user_agent!r} has no contact; expected a URL or e-mail address before crawling {site}, as "
         "-s USER_AGENT='mybot (+https://example.org/bot)'"
     )
 
 
 def parse(text: str, line: int = 0) -> Seed | BadSeed:
-    """One seed from its text; a bare host name is taken as https."""
+    """One seed from its text; a bare host name means https."""
     text = text.strip()
     url = text if "://" in text or not _BARE_HOST.fullmatch(text) else f"https://{text}"
     if re.search(r"\s", url):
@@ -231,7 +229,7 @@ def parse(text: str, line: int = 0) -> Seed | BadSeed:
 
 
 def from_inlet(value: bytes) -> Seed | BadSeed:
-    """A seed from a value of the inlet."""
+    """A seed from the start-URL list in Redis."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -245,10 +243,10 @@ def from_inlet(value: bytes) -> Seed | BadSeed:
 
 
 def leaves_loopback(seed: Seed) -> bool:
-    """Whether fetching this seed talks to another machine."""
+    """Whether this seed is on another machine."""
     return not LOOPBACK.fullmatch(host_of(seed.site))
 
 
 def names_contact(user_agent: str) -> bool:
-    """Whether a site's owner can find the operator through this user agent: a URL or a mail address in it."""
+    """Whether a user agent contains a URL or e-mail address."""
     return "://" in user_agent or "@" in user_agent

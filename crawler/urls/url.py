@@ -1,11 +1,7 @@
-"""URLs as browsers read them: the URL standard of WHATWG (url.spec.whatwg.org) for http and https. Pure.
+"""Parses http and https URLs as browsers do (url.spec.whatwg.org). Pure; linear time.
 
-What comes out is what is asked for: resolved, with the host in its one spelling and everything else as it was written.
-A path and a query are escaped only where they cannot be sent otherwise; no escape is undone, changed or put in order.
-Left out are user, password, fragment, the default port and the dot behind a host. Whether two URLs are one page is
-told by crawler.urls.url.
-
-Takes any text in time that grows with its length. UrlError tells in words for people why it cannot be fetched.
+URLs are requested as written: only the host is normalized, and only what cannot be sent is escaped. User, password,
+fragment and default port are dropped.
 """
 
 from __future__ import annotations
@@ -25,24 +21,22 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*+):")
 _SLASHES = re.compile(r"[/\\]*+")
 _AUTHORITY = re.compile(r"[^/\\?]*+")
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-# What stands in a path and in a query as it is written; escapes do, whatever they stand for.
+# Characters kept in paths and queries; existing escapes stay.
 _KEPT_IN_PATH = _PRINTABLE.translate(dict.fromkeys(map(ord, '"#<>?^`{}')))
 _KEPT_IN_QUERY = _PRINTABLE.translate(dict.fromkeys(map(ord, "\"#<>'")))
 _LARGEST_PORT = 65_535
-# The last part of a host that is an IPv4 address, or nothing.
+# The last label of a host that is an IPv4 address.
 _NUMBER = re.compile(r"[0-9]++|0x[0-9a-f]*+")
 
 
 class UrlError(ValueError):
-    """Not a URL of the web; says what came and what is expected."""
+    """Not an http or https URL."""
 
 
 def resolve(text: str, base: tuple[str, str] | None = None, encoding: str | None = None) -> tuple[str, str]:
-    """Site (scheme://host[:port]) and path (with query, at least `/`) of a URL, as it is asked for.
+    """Site (scheme://host[:port]) and path (with query, at least `/`) of a URL. Raises UrlError.
 
-    `base`: site and path of what a relative URL starts from; None: there are no relative ones. `encoding` is that of
-    the page it was found on: its query is escaped in it; None: UTF-8, which is also taken for a query that the encoding
-    has no letters for.
+    `base`: site and path for relative URLs. `encoding`: for the query; default and fallback UTF-8.
     """
     try:
         return _resolved(_rid_of_what_is_ignored(text), base, encoding)
@@ -85,7 +79,7 @@ def _folder_of(path: str) -> str:
 
 
 def _joined(folder: str, path: str) -> str:
-    """The path from a folder on, its slashes alike, without dot segments, escaped."""
+    """Join, normalize and escape."""
     if "\\" in path:
         path = path.replace("\\", "/")
     if "." in path or "%2" in path:
@@ -104,7 +98,7 @@ def _joined(folder: str, path: str) -> str:
 
 
 def _dots(piece: str) -> int:
-    """Of how many dots a segment of a path consists that says where to go on; 0: it is a name."""
+    """1 or 2 for a dot segment, else 0."""
     if len(piece) > len("%2e%2e"):
         return 0
     plain = piece.lower().replace("%2e", ".")
@@ -122,7 +116,7 @@ def _escaped_query(query: str, encoding: str | None) -> str:
 
 @lru_cache(maxsize=4096)
 def _site(scheme: str, authority: str) -> str:
-    """The site of what stands between the slashes and the path; a user in front of it does not count."""
+    """The site of an authority, without user."""
     named = authority.rpartition("@")[2]
     if named.startswith("["):
         host, bracket, rest = named[1:].partition("]")
@@ -146,10 +140,10 @@ def _port(port: str) -> int:
 
 
 def ascii_host(host: str) -> str:
-    """The host in lower case and punycode, IPv6 short and in brackets; UrlError if no such name can exist."""
+    """The host in lower case and punycode, IPv6 in brackets. Raises UrlError."""
     if ":" in host:
         try:
-            # A zone is of one machine alone.
+            # Zones are valid on one machine only.
             return f"[{IPv6Address(host.replace('%', ' '))}]"
         except ValueError as error:
             raise UrlError(f"host {host[:300]!r}: {error}") from None
@@ -161,17 +155,14 @@ def ascii_host(host: str) -> str:
     host = host.lower() if host.isascii() else _punycode(host)
     host = host.removesuffix(".")
     if not host or len(host) > 253 or any(not 0 < len(label) < 64 for label in host.split(".")):
-        raise UrlError(f"host {host[:300]!r} is no host name")
+        raise UrlError(f"host {host[:300]!r} is not a host name")
     if any(not (c.isalnum() or c in "-_.") for c in host):
-        raise UrlError(f"host {host!r} is no host name")
+        raise UrlError(f"host {host!r} is not a host name")
     return _ipv4(host) if _NUMBER.fullmatch(host[host.rfind(".") + 1 :]) else host
 
 
 def _punycode(host: str) -> str:
-    """Each label that needs it in punycode, as UTS 46 maps it for browsers.
-
-    No stricter: hearts and hyphens at a label's end are not IDNA 2008, but such names are registered and linked.
-    """
+    """By UTS 46, as browsers; IDNA 2008 rejects names in use."""
     import idna
 
     try:
@@ -184,11 +175,11 @@ def _punycode(host: str) -> str:
 
 
 def _ipv4(host: str) -> str:
-    """The address of a host that ends in a number: up to four of them, in base 8 and 16 too, the last one as large."""
+    """One to four numbers, in base 8, 10 or 16."""
     parts = [_number(part) for part in host.split(".")]
     *first, last = parts
     if len(parts) > 4 or max(first, default=0) > 255 or last >= 256 ** (5 - len(parts)):
-        raise UrlError(f"host {host!r} is no IPv4 address")
+        raise UrlError(f"host {host!r} is not an IPv4 address")
     return str(IPv4Address(last + sum(part << 8 * (3 - place) for place, part in enumerate(first))))
 
 
@@ -200,45 +191,41 @@ def _number(part: str) -> int:
     elif len(part) > 1 and part.startswith("0"):
         base = 8
     try:
-        # Python's own reading would take signs and underscores too.
+        # `int` would accept signs and underscores.
         return int(digits if digits.isalnum() else "", base)
     except ValueError:
-        raise UrlError(f"host's part {part!r} is no number of an IPv4 address") from None
+        raise UrlError(f"host's part {part!r} is not a number of an IPv4 address") from None
 
 
 def host_of(site: str) -> str:
-    """The host of a site, or of a URL as it is asked for, without port and brackets."""
+    """The host of a site or URL, without port and brackets."""
     place = site[site.find("://") + len("://") :].partition("/")[0]
     return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# One name for one page: the canonical spelling of its path, which tells whether two URLs are one page.
-#
-# The meaning is that of w3lib's canonicalize_url: query sorted, each field with an equals sign, escapes normalised.
-# It is a name and never what is asked for: that is the URL as it was written (crawler.urls.url).
+# --- Canonical URLs ---
 
 
-# A path that is its page's name already, and a query that is but for the order of its fields and their equals signs.
-# Of escapes those that stay: a space's in the path, and bytes from 80.
+# A canonical path, and a query that is canonical but for field order and equals signs. Escapes that stay: a space in
+# the path, and bytes from 80.
 _LETTERS = r"\-A-Za-z0-9_~!$&'()*+,=:@"
 _PATH = rf"[{_LETTERS}/]*+(?:(?:\.(?=[{_LETTERS}%])|%(?:20|[89A-F][0-9A-F]))[{_LETTERS}/]*+)*+"
 _WORD = r"[A-Za-z0-9_.~+-]*+(?:%[89A-F][0-9A-F][A-Za-z0-9_.~+-]*+)*+"
 _FIELD = rf"{_WORD}(?:={_WORD})?+"
 _SIMPLE = re.compile(rf"({_PATH})(?:\?({_FIELD}(?:&{_FIELD})*+))?+")
-# Brings fields of a query into the order of their names, then values, byte by byte once they are unescaped.
+# Sort key of query fields: names, then values, by unescaped bytes.
 _FIELD_ORDER = str.maketrans({"=": "\0", "+": " ", "%": "\x7f"})
 _REMEMBERED_LENGTH = 300
 
 
 def split_page(url: str) -> tuple[str, str]:
-    """Site and canonical path of an absolute URL; UrlError for what cannot be fetched."""
+    """Site and canonical path of an absolute URL. Raises UrlError."""
     site, written = resolve(url)
     return site, page_of(written)
 
 
 def page_of(written: str) -> str:
-    """The page that a path (with query) of any site leads to: its canonical path, of which two spellings have one."""
+    """The canonical path (with query), as w3lib's canonicalize_url. A name, never requested."""
     simple = _SIMPLE.fullmatch(written)
     if simple is None:
         return _remembered(written) if len(written) <= _REMEMBERED_LENGTH else _canonical(written)
@@ -249,12 +236,12 @@ def page_of(written: str) -> str:
 
 
 def is_named_quickly(written: str) -> bool:
-    """Whether `page_of` takes a microsecond for this path; others take ten, and half of one a letter of a query."""
+    """Whether `page_of` takes 1 us for this path; else 10 us or more."""
     return _SIMPLE.fullmatch(written) is not None
 
 
 def path_of(canonical: str) -> str:
-    """Path and query of a canonical URL: all behind the host."""
+    """Path and query of a canonical URL."""
     start = canonical.find("/", canonical.find("://") + 3)
     if start < 0:
         query = canonical.find("?")
@@ -263,7 +250,7 @@ def path_of(canonical: str) -> str:
 
 
 def _canonical(written: str) -> str:
-    # The host is none of a page's: only paths are compared here.
+    # The host is a placeholder: only paths are compared.
     return path_of(canonicalize_url(f"http://host{written}"))
 
 
@@ -271,7 +258,7 @@ _remembered = lru_cache(maxsize=16_384)(_canonical)
 
 
 def _ordered(query: str) -> str:
-    """A simple query as canonical URLs have it: each field with its equals sign, in order; empty: no field."""
+    """A simple query in canonical form."""
     if "&" not in query:
         return f"?{query}" if "=" in query else f"?{query}="
     fields = [field if "=" in field else f"{field}=" for field in query.split("&") if field]
@@ -285,20 +272,15 @@ def _field_order(field: str) -> str:
     return field.translate(_FIELD_ORDER)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The domain of a site: the name that somebody registered, by the public suffix list that tldextract brings along.
-#
-# Nothing is looked up in the network. An address, or a host that is a public suffix itself, is a domain of its own;
-# where the list knows no suffix (a company's network, .localhost) the last label counts as one, as with SCOPE=domain.
+# --- Registrable domains ---
 
 
 def domain_finder(*, private_suffixes: bool) -> Callable[[str], str]:
-    """A function from a site's name to its domain, in lower case.
+    """A function from a site to its registrable domain, by the bundled public suffix list.
 
-    With `private_suffixes` names below those under which anybody can have a site (github.io, blogspot.com) are
-    domains of their own: two blogs have two owners.
+    `private_suffixes`: each name below github.io and the like is a domain.
     """
-    # No crawl needs it, and it takes long to import.
+    # Slow import that crawls do not need.
     from tldextract import TLDExtract
 
     extract = TLDExtract(

@@ -169,7 +169,7 @@ def test_the_whole_chain_ends_the_turn_without_an_error(bench: Bench, name: str)
     before = len(bench.agent.outbox)
     chain.process(page)
     # What the parser leaves out of a page is told, and no step's error.
-    assert page.record.error == ("parsed as far as its elements are 256 deep" if name == "deep" else "")
+    assert page.record.error == ("parsed to depth 256: elements are nested deeper" if name == "deep" else "")
     assert len(bench.agent.outbox) == before, "the user's parse comes first"
     page.publish()
     assert page.lease.frontier.in_flight == 0
@@ -222,7 +222,7 @@ def test_what_of_a_sitemap_takes_too_long_is_told(bench: Bench, monkeypatch: pyt
     Sitemaps().process(page)
     found = len(page.lease.frontier) - 1
     assert 0 < found < 1_000
-    assert page.record.error == f"URLs but for {1_000 - found} that take long to read"
+    assert page.record.error == f"{1_000 - found} URLs left out: too slow to resolve"
     assert page.lease.frontier.left_out == {"markup": 1}
 
 
