@@ -181,7 +181,7 @@ class Look(NamedTuple):
 
 
 def look(source: str, most: int = LOOKED_AT) -> Look:
-    """Read the first seeds. Raises OSError. Not for standard input."""
+    """Read the first seeds of a file. Raises OSError."""
     found = list(islice(read(source), most + 1))
     good = [seed for seed in found[:most] if isinstance(seed, Seed)]
     bad = [seed for seed in found[:most] if isinstance(seed, BadSeed)]
@@ -229,7 +229,7 @@ def parse(text: str, line: int = 0) -> Seed | BadSeed:
 
 
 def from_inlet(value: bytes) -> Seed | BadSeed:
-    """A seed from the start-URL list in Redis."""
+    """A seed from Redis."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
