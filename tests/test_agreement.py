@@ -230,7 +230,7 @@ def test_a_row_of_another_url_is_seen(world: World) -> None:
             .where(pages.c.url_hash == hash64(A + "/3"))
             .values(url=A + "/other", url_hash=hash64(A + "/other"))
         )
-    assert world.wrong() == {A: "the tables hold other pages than those that were fetched"}
+    assert world.wrong() == {A: "the tables have other pages than those that were fetched"}
     assert world.repair()["walked"] == [A]
 
 
@@ -276,7 +276,7 @@ def test_a_site_that_only_one_side_knows(world: World) -> None:
     world.walk(B, PATHS)
     with transaction(world.engine) as db:
         db.execute(delete(sites))
-    gone = "table sites does not have it"
+    gone = "it is not in table sites"
     assert world.wrong() == {A: gone, B: gone}
     assert world.repair()["rewritten"] == [A, B]
     assert world.wrong() == {}, "its end is in the stream"
@@ -584,7 +584,7 @@ def test_sites_are_compared_with_their_own_rows_whatever_their_ids(world: World)
             for site in names[1000:]
         )
     )
-    assert world.wrong() == dict.fromkeys(names[:1000], "table sites does not have it")
+    assert world.wrong() == dict.fromkeys(names[:1000], "it is not in table sites")
     assert set(world.accounts(whole=True)) == set(names)
 
 

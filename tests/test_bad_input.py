@@ -268,11 +268,11 @@ def test_a_redis_url_that_would_be_taken_otherwise(place: Place, url: str, says:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("nonsense", "is no database URL; expected sqlite:///PATH"),
+        ("nonsense", "is not a database URL; expected sqlite:///PATH"),
         ("oracle://me@127.0.0.1/x", "oracle is not supported; expected sqlite:///PATH"),
         ("sqlite+none:///x.db", "no such driver; expected sqlite:///PATH"),
-        ("sqlite:////nowhere/at/all/x.db", "no folder /nowhere/at/all"),
-        ("sqlite://", "a database in memory ends with its process; expected sqlite:///PATH"),
+        ("sqlite:////nowhere/at/all/x.db", "folder /nowhere/at/all does not exist"),
+        ("sqlite://", "an in-memory database is lost when its process ends; expected sqlite:///PATH"),
     ],
 )
 def test_a_database_that_cannot_work(place: Place, url: str, says: str) -> None:

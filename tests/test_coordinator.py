@@ -218,7 +218,7 @@ def test_what_is_no_record_becomes_a_dead_letter(
     reasons = " ".join(numbers(url, dead_letters, "reason"))
     assert "record version b'2': expected b'1'" in reasons
     assert "3 bytes of links: expected a multiple of 8" in reasons
-    assert caplog.text.count("is no record, kept in dead_letters") == len(rubbish)
+    assert caplog.text.count("is invalid, moved to dead_letters") == len(rubbish)
 
 
 @every_kind

@@ -213,7 +213,7 @@ def test_a_row_that_lost_its_counts_is_noticed_and_repaired(place: Place) -> Non
             db.execute("update sites set left_out = 0, left_out_by = null")
         run = place.run("report", "ledger")
         assert run.code == 1
-        assert f"{site.site}: table sites has 0 URLs of it as left out, the queue depth11" in run.out
+        assert f"{site.site}: URLs left out: 0 in table sites, depth11 in the queue" in run.out
         place.run("queue", "repair").succeeded()
         place.crawl([site.root], MAX_DEPTH=1).succeeded()
         assert ledger(place)["left_out"] == {"depth": 11}

@@ -46,7 +46,7 @@ def test_a_new_machine_is_healthy(place: Place) -> None:
         "database",
     ):
         assert f"  {what} " in run.out, run.out
-    assert "names no contact" in run.out
+    assert "has no contact" in run.out
     place.check_nothing_left()
 
 
@@ -54,7 +54,7 @@ def test_a_coordinator_that_left_is_not_alive(place: Place) -> None:
     with SmallSite({"/": links()}) as site:
         place.crawl([site.root]).succeeded()
     found = findings(place.run("doctor", "--json"))
-    assert found["coordinator"]["found"] == "none is alive; nothing waits"
+    assert found["coordinator"]["found"] == "none is running, the stream is empty"
 
 
 def test_a_named_server_with_its_coordinator_is_healthy(place: Place, valkey: RunningServer) -> None:
@@ -66,7 +66,7 @@ def test_a_named_server_with_its_coordinator_is_healthy(place: Place, valkey: Ru
     run = place.run("doctor", "--json", **database, USER_AGENT="bot (+https://example.org)").succeeded()
     found = findings(run)
     assert {one["grade"] for one in found.values()} == {"good"}, found
-    assert "0 records wait" in found["coordinator"]["found"]
+    assert "0 records in the stream" in found["coordinator"]["found"]
     assert "tables of version" in found["database"]["found"]
     assert valkey.url in found["Redis"]["found"]
     coordinator.end().succeeded()
@@ -100,7 +100,7 @@ def test_records_that_nobody_stores(place: Place, valkey: RunningServer) -> None
     valkey.client.xadd("lt:{0}:results", {"v": "1", "r": "{}"})
     found = bad(place, REDIS_URL=valkey.url)
     assert set(found) == {"coordinator"}
-    assert found["coordinator"]["found"] == "none is alive and 1 records wait"
+    assert found["coordinator"]["found"] == "none is running, 1 records in the stream"
     assert "scrapy coordinate" in found["coordinator"]["advice"]
 
 
@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written(place: Place) -> None:
     found = bad(place, VAR_DIR=place.folder / "file" / "var")
     assert "VAR_DIR" in found
     assert str(place.folder / "file") in found["VAR_DIR"]["found"]
-    assert "expected a folder that can be written" in found["VAR_DIR"]["advice"]
+    assert "expected a writable folder" in found["VAR_DIR"]["advice"]
 
 
 def test_more_slots_than_descriptors(place: Place) -> None:

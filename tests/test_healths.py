@@ -431,7 +431,7 @@ def looked_since(valkey: RunningServer, before: dict[str, Any]) -> int:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (NOT_HTTP, "STATUS_WEBHOOK answered with what is not HTTP"),
+        (NOT_HTTP, "STATUS_WEBHOOK sent no valid HTTP response"),
         *(
             (code, f"STATUS_WEBHOOK answered {code} and points at /elsewhere, which is not followed")
             for code in (301, 302, 303, 307, 308)

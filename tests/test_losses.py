@@ -70,7 +70,7 @@ def test_a_lost_queue_is_no_crawl_that_is_done(place: Place, seeded: bool) -> No
         run = place.crawl([other.root] if seeded else [])
         run.refused(LOST.format(2), "`scrapy queue rebuild` brings them back", code=1)
         assert place.run("doctor").code == 1
-        assert "does not know 2 unfinished sites of the tables" in place.run("doctor").out
+        assert "lacks 2 unfinished sites of the tables" in place.run("doctor").out
         place.run("queue", "rebuild").succeeded()
         assert "0 problems" in place.run("doctor").succeeded().out
         place.crawl([]).succeeded()
@@ -153,7 +153,7 @@ def test_a_server_that_forgets_in_the_middle_of_a_crawl(place: Place, valkey: Ru
         for agent in agents:
             agent.wait().refused("unfinished", "`scrapy queue rebuild`", code=1)
         coordinator.says(LOST.format(2))
-        assert "does not know 2 unfinished sites of the tables" in crawl.run("doctor").out
+        assert "lacks 2 unfinished sites of the tables" in crawl.run("doctor").out
         crawl.run("queue", "rebuild").succeeded()
         crawl.agent([]).wait().succeeded()
         eventually(lambda: not valkey.client.xlen("lt:{0}:results"), "everything is stored")

@@ -111,7 +111,7 @@ def test_links_to_known_pages_open_no_finished_site(place: Place) -> None:
         for site in found:
             assert site.pages == {"/": 1, "/a": 1}
             assert site.paths.count("/robots.txt") == 1
-        assert "opened again" not in run.err
+        assert "is reopened" not in run.err
 
 
 def test_pushed_urls_of_a_finished_site_are_fetched(place: Place, valkey: RunningServer) -> None:

@@ -200,7 +200,7 @@ def warned(place: Place, **given: object) -> list[str]:
     run = place.start("coordinate", **given)
     run.says("writes to")
     run.end().succeeded()
-    return [line for line in run.err.splitlines() if "a power cut can take back" in line]
+    return [line for line in run.err.splitlines() if "a power failure can lose acknowledged data" in line]
 
 
 def test_a_redis_that_forgets_is_named(place: Place, valkey: RunningServer) -> None:

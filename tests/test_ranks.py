@@ -185,7 +185,7 @@ def test_columns_of_unequal_length_change_nothing(column: str, filled: OpenTable
     run = replace(engine, given)
     short = ranked(seed=2)._asdict()
     short[column] = short[column][:-1]
-    with pytest.raises(ValueError, match=rf"unequal length: .*{column} has {len(short[column])}\b"):
+    with pytest.raises(ValueError, match=rf"differ in length: .*{column} has {len(short[column])}\b"):
         replace(engine, Ranked(**short))
     assert read(engine) == wanted(given)
     assert {run} == runs_of(engine, rank_rows) == runs_of(engine, site_ranks) == runs_of(engine, rankings)

@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_said_once(opener: Opener, caplog: pytest.LogCapt
     opener.queue.raw.set(BASE + "undecided", "of another kind")
     for _ in range(2):
         assert not opener.decide()
-    assert caplog.text.count("no finished site is opened for new pages until this is mended: WRONGTYPE") == 1
+    assert caplog.text.count("finished sites are not reopened until this key is repaired: WRONGTYPE") == 1
     opener.queue.raw.delete(BASE + "undecided")
 
 

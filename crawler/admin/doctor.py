@@ -1,7 +1,4 @@
-"""What could stop or harm a crawl, looked at one by one: server, database, machine, settings.
-
-Every look is a function that gives findings and never raises; one that cannot look says why.
-"""
+"""Checks of Redis, database, machine and settings; failed checks become findings, `examine` never raises."""
 
 from __future__ import annotations
 
@@ -37,17 +34,17 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 Grade = Literal["good", "note", "bad"]
-# Less free space than this ends a crawl soon.
+# With less free space a crawl ends soon.
 LEAST_FREE_BYTES = 1_000_000_000
-# Descriptors beside one connection per slot: logs, database, Redis, feeds.
+# Descriptors in addition to a connection per slot: logs, database, Redis, feeds.
 SPARE_DESCRIPTORS = 100
 MOST_CLOCK_SECONDS = 2.0
-# The oldest servers whose streams and scripts do what is needed.
+# The oldest version with the required streams and scripts.
 LEAST_VERSION = (7, 0)
 
 
 class Finding(NamedTuple):
-    """One thing looked at: `bad` harms a crawl, `note` is worth knowing; `advice` says what to do."""
+    """The result of a check: `bad` harms a crawl, `note` is information; `advice` says what to do."""
 
     what: str
     grade: Grade
@@ -64,7 +61,7 @@ def examine(settings: BaseSettings, options: Options) -> list[Finding]:
 
 
 def text(findings: list[Finding]) -> str:
-    """The findings as a person reads them."""
+    """The findings for the terminal."""
     marks = {"good": "ok  ", "note": "note", "bad": "BAD "}
     lines = []
     for finding in findings:
@@ -105,9 +102,7 @@ def _folder(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
         with tempfile.TemporaryFile(dir=options.var):
             pass
     except OSError as error:
-        yield Finding(
-            "VAR_DIR", "bad", f"{options.var}: {error.strerror}", "expected a folder that can be written"
-        )
+        yield Finding("VAR_DIR", "bad", f"{options.var}: {error.strerror}", "expected a writable folder")
         return
     yield Finding("VAR_DIR", "good", str(options.var))
 
@@ -115,11 +110,11 @@ def _folder(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
 def _space(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
     place = next(path for path in (options.var, *options.var.parents) if path.exists())
     free = shutil.disk_usage(place).free
-    told = f"{free / 1e9:.1f} GB free at {place}"
+    found = f"{free / 1e9:.1f} GB free at {place}"
     if free < LEAST_FREE_BYTES:
-        yield Finding("disk", "bad", told, f"expected {LEAST_FREE_BYTES / 1e9:.0f} GB at least")
+        yield Finding("disk", "bad", found, f"expected at least {LEAST_FREE_BYTES / 1e9:.0f} GB")
     else:
-        yield Finding("disk", "good", told)
+        yield Finding("disk", "good", found)
 
 
 def _descriptors(_settings: BaseSettings, options: Options) -> Iterator[Finding]:
@@ -144,13 +139,13 @@ def _user_agent(settings: BaseSettings, _options: Options) -> Iterator[Finding]:
         yield Finding(
             "USER_AGENT",
             "note",
-            f"{agent!r} names no contact",
-            "no crawl leaves loopback without one: 'mybot (+https://example.org/bot)'",
+            f"{agent!r} has no contact",
+            "expected a URL or e-mail address to crawl beyond loopback: 'mybot (+https://example.org/bot)'",
         )
 
 
 def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
-    # Asked first: inside of `joined` every server is a named one.
+    # Called first: `joined` sets REDIS_URL.
     tables = names_tables(settings, options)
     with joined(settings, options) as address:
         client: Any = connection.connect_blocking(settings)
@@ -158,7 +153,7 @@ def _server(settings: BaseSettings, options: Options) -> Iterator[Finding]:
             client.ping()
         except redis.RedisError as error:
             why = connection.explained(settings, error)
-            yield Finding("Redis", "bad", why, "expected a server that answers at REDIS_URL")
+            yield Finding("Redis", "bad", why, "expected a running server at REDIS_URL")
             return
         yield from _server_itself(client, address, options)
         yield from _coordinators(client, options)
@@ -180,7 +175,7 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
             "eviction",
             "bad",
             str(policy),
-            "expected noeviction: an evicted key is a lost site (config set maxmemory-policy noeviction)",
+            "expected noeviction: an evicted key loses a site (config set maxmemory-policy noeviction)",
         )
     else:
         yield Finding("eviction", "good", str(policy))
@@ -190,7 +185,10 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
         yield _restart(connection.memory_of(client, options.key_prefix))
     else:
         yield Finding(
-            "append-only", "bad", "off", "a restart of the server loses the queue (config set appendonly yes)"
+            "append-only",
+            "bad",
+            "off",
+            "expected on: a restart of Redis loses the queue (config set appendonly yes)",
         )
     yield from _appendfsync(client)
     seconds, micros = client.time()
@@ -199,74 +197,77 @@ def _server_itself(client: Any, address: str, options: Options) -> Iterator[Find
     yield Finding(
         "clock",
         "note" if far else "good",
-        f"{off:.1f} s from the server's",
+        f"differs by {off:.1f} s from Redis'",
         "expected NTP on both machines" if far else "",
     )
 
 
 def _memory(info: dict[str, Any]) -> Iterator[Finding]:
-    """Where the server has a limit: whether it is full."""
+    """Yields nothing without maxmemory."""
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if 0 < most <= used:
-        told = f"Redis is full: {used / 1e6:.1f} MB used, maxmemory {most / 1e6:.1f} MB"
-        yield Finding("memory", "bad", told, connection.FULL)
+        found = f"Redis is full: {used / 1e6:.1f} MB used, maxmemory {most / 1e6:.1f} MB"
+        yield Finding("memory", "bad", found, connection.FULL)
     elif most:
         yield Finding("memory", "good", f"{used / 1e6:.1f} MB used, maxmemory {most / 1e6:.1f} MB")
 
 
 def _appendfsync(client: Any) -> Iterator[Finding]:
-    """Nothing where the server may not be asked."""
+    """Yields nothing if the setting is not readable."""
     found = durability.appendfsync(client)
     if found == "no":
         yield Finding(
             "appendfsync",
             "bad",
             found,
-            "expected everysec: a power cut can take back half a minute (config set appendfsync everysec)",
+            "expected everysec: a power failure can lose 30 s of changes (config set appendfsync everysec)",
         )
     elif found:
         yield Finding("appendfsync", "good", found)
 
 
 def _restart(memory: connection.Memory) -> Finding:
-    """What becomes of the queue when the server is started again."""
+    """Whether a restart of Redis loses the queue."""
     if memory.keeps:
-        return Finding("restart", "good", "keeps what scripts wrote")
-    words = f"{memory.version} {connection.FORGETS}"
+        return Finding("restart", "good", "keeps the queue")
+    found = f"{memory.version} {connection.FORGETS}"
     if memory.keeps is None:
-        words += ", unless the user `default` may write"
-    return Finding("restart", "bad", words, connection.restart_advice(memory))
+        found += ", unless the user `default` may write"
+    return Finding("restart", "bad", found, connection.restart_advice(memory))
 
 
 def _queue(client: Any, options: Options, *, tables: bool) -> Iterator[Finding]:
-    """Whether the queue knows what the tables say is unfinished."""
+    """Whether the queue has all unfinished sites of the tables."""
     try:
         engine = sites.the_tables(options) if tables else None
         lost = comparing.count_lost(engine, client, options.key_prefix) if engine is not None else 0
     except database.DatabaseError:
-        return  # the look at the database says why
+        return  # reported by _database
     if lost:
-        words = f"does not know {lost:,} unfinished sites of the tables"
-        yield Finding("queue", "bad", words, f"it was lost: {connection.REBUILD}")
+        found = f"lacks {lost:,} unfinished sites of the tables"
+        yield Finding("queue", "bad", found, f"it was lost: {connection.REBUILD}")
     elif engine is not None:
-        yield Finding("queue", "good", "knows all unfinished sites of the tables")
+        yield Finding("queue", "good", "has all unfinished sites of the tables")
 
 
 def _coordinators(client: Any, options: Options) -> Iterator[Finding]:
     alive = coordinators(client, options.key_prefix)
     waiting = client.xlen(results_key(options.key_prefix))
     if alive:
-        yield Finding("coordinator", "good", f"{', '.join(alive)}; {waiting} records wait")
+        yield Finding("coordinator", "good", f"{', '.join(alive)}; {waiting} records in the stream")
     elif waiting:
         yield Finding(
-            "coordinator", "bad", f"none is alive and {waiting} records wait", "start one: scrapy coordinate"
+            "coordinator",
+            "bad",
+            f"none is running, {waiting} records in the stream",
+            "start one: scrapy coordinate",
         )
     else:
         yield Finding(
             "coordinator",
             "note",
-            "none is alive; nothing waits",
-            "a crawl on one machine starts its own; elsewhere: scrapy coordinate",
+            "none is running, the stream is empty",
+            "a crawl on one machine starts its own; in a cluster run `scrapy coordinate`",
         )
 
 
@@ -276,21 +277,21 @@ def _database(settings: BaseSettings, options: Options) -> Iterator[Finding]:
             "database",
             "note",
             "DATABASE_URL is empty",
-            "agents need none; `scrapy report` and `scrapy queue rebuild` want that of the coordinators",
+            "agents need none; set the coordinators' URL for `scrapy report` and `scrapy queue rebuild`",
         )
         return
     engine = database.open_database(options.database)
-    told = database.told(engine.url)
+    url = database.told(engine.url)
     if engine.url.get_backend_name() == "sqlite" and not Path(str(engine.url.database)).exists():
-        yield Finding("database", "note", f"{told}: not there yet", "the first coordinator makes it")
+        yield Finding("database", "note", f"{url} does not exist yet", "the first coordinator creates it")
         return
     version = database.check_version(engine)
     if version is None:
-        yield Finding("database", "note", f"{told}: no tables yet", "the first coordinator makes them")
+        yield Finding("database", "note", f"{url}: no tables yet", "the first coordinator creates them")
     else:
-        yield Finding("database", "good", f"{told}, tables of version {version}")
+        yield Finding("database", "good", f"{url}, tables of version {version}")
     for risk in durability.of_database(engine):
-        advice = f"expected {risk.expected}, or a power cut can take back what was stored: {risk.advice}"
+        advice = f"expected {risk.expected}, or a power failure can lose stored data: {risk.advice}"
         yield Finding(risk.name, "bad", risk.value, advice)
     if engine.url.get_backend_name() == "sqlite" and not os.access(str(engine.url.database), os.W_OK):
-        yield Finding("database", "bad", f"{engine.url.database} cannot be written", "expected write access")
+        yield Finding("database", "bad", f"{engine.url.database} is not writable", "expected write access")

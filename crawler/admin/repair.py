@@ -1,14 +1,7 @@
-"""`scrapy queue repair`: where queue and tables differ, the next crawl fetches what is missing.
+"""`scrapy queue repair`: schedules missing pages for the next crawl; idempotent.
 
-What differs is found by `crawler.reconcile.agreement`.
-A site that the queue does not know comes back as by `scrapy queue rebuild`. Of an unfinished site the missing pages are
-known and are fetched again. A finished site has no checkpoint any more: it is walked again from the pages that the
-tables still have, or from its root; pages of other sites that may name what is missing are fetched again, so that
-they offer it once more. What was lost stays owed until it is found, or given up by name. What table `sites` does not
-have goes through the results stream again.
-
-Safe while agents work: a site that an agent holds, or that has changed since it was looked at, stays as it is. Done
-twice it changes nothing more.
+Unknown sites are restored. Unfinished sites fetch missing pages; finished ones are crawled again, with pages of other
+sites that may link to lost ones. Leased and just changed sites are skipped.
 """
 
 from __future__ import annotations
@@ -38,21 +31,21 @@ if TYPE_CHECKING:
 
 
 class Repaired(TypedDict):
-    """What was done with the sites that were not in order, by their names."""
+    """Sites by what was done with them."""
 
-    restored: list[str]  # the queue knows them again
-    pages: dict[str, int]  # of unfinished ones: how many pages are fetched again
-    walked: list[str]  # again, from the pages that the tables have
-    from_root: list[str]  # walked again from their root, for the tables have no page
-    named: dict[str, int]  # other sites: how many pages are fetched again, since they may name what is lost
-    lost: list[str]  # walked again before, and pages that were lost are still missing
-    rewritten: list[str]  # table `sites` gets what it did not have, once a coordinator has stored it
-    given_up: list[str]  # blocked ones, and those that were named: their missing pages are not owed any more
-    left: list[str]  # an agent holds them, or they have changed since
+    restored: list[str]  # added to the queue
+    pages: dict[str, int]  # unfinished: number of pages to fetch again
+    walked: list[str]  # crawled again from their stored pages
+    from_root: list[str]  # crawled again from their root, without stored pages
+    named: dict[str, int]  # other sites: number of pages to fetch again, which may link to lost ones
+    lost: list[str]  # crawled again before, with pages still missing
+    rewritten: list[str]  # their row of `sites` is in the results stream
+    given_up: list[str]  # blocked, or named by the user: missing pages are not owed any more
+    left: list[str]  # leased, or changed since
 
 
 class Repair:
-    """One run over one crawl's queue and tables."""
+    """One run on a crawl's queue and tables."""
 
     def __init__(
         self,
@@ -69,7 +62,7 @@ class Repair:
         self._scope = scope
         self._settings = settings
         self._options = options
-        self._now_ms = 0  # by the server's clock, when the repair began
+        self._now_ms = 0  # start of the repair, by the Redis clock
         self._done = Repaired(
             restored=[],
             pages={},
@@ -81,17 +74,17 @@ class Repair:
             given_up=[],
             left=[],
         )
-        self._since_ms: dict[str, int] = {}  # sites that miss pages, and when that was seen
+        self._since_ms: dict[str, int] = {}  # sites with missing pages, and when these were detected
 
     async def give_up(self, names: Collection[str]) -> Repaired:
-        """What these sites lost and was not found again is not owed any more; those that owe nothing are left out."""
+        """Settles these sites' debts."""
         for site, text in (await self._queue.owed()).items():
             if site in names and await self._queue.settle(site, text):
                 self._done["given_up"].append(site)
         return self._done
 
     async def run(self) -> Repaired:
-        """Mend what differs."""
+        """Repairs all differences."""
         self._now_ms = int(await self._queue.server_seconds() * 1000)
         seen = await agreement.read_server(self._queue, self._client, self._options.key_prefix)
         accounts = await agreement.compare(self._queue, self._engine, seen, self._settings, self._options)
@@ -106,7 +99,7 @@ class Repair:
         return self._done
 
     async def _fetch_naming(self) -> None:
-        """Let pages of other sites be fetched again that may name what is lost; those fetched since then did so."""
+        """Schedules other sites' pages that may link to lost ones."""
         again = Again(self._queue, self._engine, self._options)
         for site, hashes in naming_pages(self._engine, self._since_ms).items():
             many = await again.fetch(site, hashes)
@@ -149,7 +142,7 @@ class Repair:
         self._done["walked" if checkpoint else "from_root"].append(record.site)
 
     async def _send_end(self, account: Account, record: SiteRecord) -> None:
-        """That a site is finished, or another's alias; its row says something else."""
+        """Sends the site's end or alias for its row."""
         alias = (await self._queue.details(record.site))["why"] if record.state == "alias" else ""
         if record.state in ("finished", "alias"):
             owed = account.owed
@@ -167,12 +160,14 @@ class Repair:
         self._done["rewritten"].append(record.site)
 
     async def _send_orders(self, record: SiteRecord) -> None:
-        """What the operator wants of a site."""
+        """Sends the operator's commands for the site."""
         details = await self._queue.details(record.site)
-        wanted: dict[OrderWord, bool] = {"block": record.state == "blocked", "pause": record.paused}
-        for word in (word for word, is_wanted in wanted.items() if is_wanted):
+        commands: dict[OrderWord, bool] = {"block": record.state == "blocked", "pause": record.paused}
+        for command in (command for command, is_given in commands.items() if is_given):
             await self._send(
-                OperatorCommand(site=record.site, ordered_at=self._now_ms, order=word, reason=details["why"])
+                OperatorCommand(
+                    site=record.site, ordered_at=self._now_ms, order=command, reason=details["why"]
+                )
             )
         if (budget := details["budget"]) is not None:
             await self._send(
@@ -184,27 +179,27 @@ class Repair:
 
 
 _LOST = (
-    "were walked again, and pages that they lost are still missing. Unless other sites name them (above), give "
-    "their URLs as seeds, or give them up: scrapy queue repair --give-up SITE"
+    "were crawled again, and lost pages are still missing. Unless other sites link to them (above), add their URLs "
+    "as seeds, or give them up: scrapy queue repair --give-up SITE"
 )
 
 
 def in_words(done: Repaired) -> list[str]:
-    """A line for each kind of thing that was done; empty where queue and tables agree."""
+    """A line for each kind of repair; empty if queue and tables agree."""
     pages = sum(done["pages"].values())
     found = [
-        ("came back to the queue from the tables", done["restored"]),
+        ("are restored to the queue from the tables", done["restored"]),
         (f"get {pages:,} missing pages fetched again", list(done["pages"])),
-        ("are walked again from the pages that the tables have", done["walked"]),
-        ("are walked again from their root: the tables have no page of them", done["from_root"]),
+        ("are crawled again from their stored pages", done["walked"]),
+        ("are crawled again from their root, without stored pages", done["from_root"]),
         (
-            f"have {sum(done['named'].values()):,} pages that may name what is lost, which are fetched again",
+            f"have {sum(done['named'].values()):,} pages that may link to lost pages and are fetched again",
             list(done["named"]),
         ),
         (_LOST, done["lost"]),
-        ("had no row in table sites, or an older one; it is on its way", done["rewritten"]),
-        ("miss pages that are given up", done["given_up"]),
-        ("are left: an agent holds them, or they have changed; repair again later", done["left"]),
+        ("had no row in table sites, or an older one; it is sent to the coordinators", done["rewritten"]),
+        ("have missing pages that are given up", done["given_up"]),
+        ("are skipped, since they are leased or have just changed; run the repair again later", done["left"]),
     ]
     return [f"{_named(names)} {what}" for what, names in found if names]
 

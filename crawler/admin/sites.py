@@ -1,7 +1,6 @@
-"""What an operator asks of sites and queue: list, show, pause, block, forget, budgets, rebuild, reset.
+"""Operators' commands on sites and queue.
 
-Each function does one thing over the queue, and over the tables where they are there. OperationError says in words
-for the person why something could not be done; RedisError and DatabaseError pass through.
+Raise OperationError with the reason if a command is impossible; pass RedisError and DatabaseError on.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ if TYPE_CHECKING:
     from crawler.records import Work
     from crawler.urls.scope import Scope
 
-# Where a site comes from that was named from outside (records.SiteFound).
+# SiteFound.source of a seed and of a link.
 SEED, LINK = "seed", "link"
-# Sites read from the tables at a time.
+# Sites per query.
 BATCH = 1000
 
 
 class OperationError(Exception):
-    """It cannot be done, and why."""
+    """The command is impossible; the message says why."""
 
 
 @asynccontextmanager
@@ -61,7 +60,7 @@ async def the_queue(settings: BaseSettings, options: Options) -> AsyncIterator[S
 
 
 def the_tables(options: Options) -> Engine | None:
-    """The database, where there is one with our tables; None otherwise."""
+    """The database, or None without tables."""
     if not options.database_url and not Path(options.var / "crawl.db").exists():
         return None
     engine = open_database(options.database)
@@ -69,19 +68,19 @@ def the_tables(options: Options) -> Engine | None:
 
 
 async def list_sites(queue: SiteQueue, state: str, most: int) -> list[SiteRecord]:
-    """Up to `most` sites (0: all) in a state ("" = any; "paused" and "leased" too), by name."""
+    """Up to `most` sites (0: all) in a state ("": any; also "paused" and "leased"), by name."""
     found = [record async for record in queue.records() if _is(record, state)]
     return sorted(found)[: most or None]
 
 
 async def aliases(queue: SiteQueue, listed: Sequence[SiteRecord]) -> dict[str, str]:
-    """Those of the sites that are left out as aliases, each with the site that it is."""
+    """The aliases among the sites, each with its original."""
     names = [record.site for record in listed if record.state == "alias"]
     return dict(zip(names, await queue.reasons(names), strict=True))
 
 
 async def show_site(queue: SiteQueue, name: str, engine: Engine | None) -> dict[str, Any]:
-    """All that is known of one site."""
+    """All figures of one site."""
     record = await known_site(queue, name)
     figures: dict[str, Any] = {**record._asdict(), **await queue.details(record.site)}
     figures["left_out"] = in_words(from_text(record.left_out))
@@ -95,31 +94,28 @@ async def show_site(queue: SiteQueue, name: str, engine: Engine | None) -> dict[
 
 
 async def order_site(queue: SiteQueue, name: str, order: Order, reason: str) -> tuple[str, str]:
-    """Pause, resume or block a site: its name, and its state before. The tables hear of it through the stream."""
+    """Pauses, resumes or blocks a site; returns its name and previous state."""
     record = await known_site(queue, name)
     if order == "pause" and record.state == "blocked":
-        raise OperationError(f"{record.site} is blocked: nothing of it is left to pause; resume it first")
+        raise OperationError(f"{record.site} is blocked and cannot be paused; resume it first")
     before = await queue.order(record.site, order, reason, record=_ordered(record.site, order, reason=reason))
     return record.site, before or ""
 
 
 async def set_budget(queue: SiteQueue, name: str, pages_most: int | None) -> str:
-    """Give a site its own limit of pages, from its next lease on; its name."""
+    """Sets a site's page limit from its next lease on; returns its name."""
     record = await known_site(queue, name)
-    told = _ordered(record.site, "budget", pages=pages_most)
-    await queue.set_budget(record.site, pages_most, record=told)
+    command = _ordered(record.site, "budget", pages=pages_most)
+    await queue.set_budget(record.site, pages_most, record=command)
     return record.site
 
 
 async def forget_site(queue: SiteQueue, name: str, engine: Engine | None) -> tuple[str, int]:
-    """Remove a site from queue and tables: its name, and how many pages went.
-
-    What of it is still on its way to the tables goes when the order comes there through the stream.
-    """
+    """Deletes a site (its records in the stream follow with the command); returns name and pages."""
     record = await known_site(queue, name)
     if await queue.forget(record.site, record=_ordered(record.site, "forget")) < 0:
         raise OperationError(
-            f"{record.site} is held by {record.agent}; block it first, and ask again in a minute"
+            f"{record.site} is leased by {record.agent}; block it first, and try again in a minute"
         )
     if engine is None:
         return record.site, 0
@@ -135,15 +131,15 @@ def _ordered(site: str, order: records.OrderWord, *, reason: str = "", pages: in
 
 
 class Rebuilt(TypedDict):
-    """What a rebuild brought back, in sites; paused ones are counted by their state as well."""
+    """The restored sites; paused ones also count by their state."""
 
     finished: int
     unfinished: int
     alias: int
     blocked: int
     paused: int
-    known: int  # were in the queue already and stay as they are
-    held: int  # by agents: their pages that may name what was lost are not fetched again
+    known: int  # already in the queue, unchanged
+    held: int  # leased: their pages that may link to lost ones are not fetched again
 
 
 async def rebuild(
@@ -153,12 +149,10 @@ async def rebuild(
     options: Options,
     only: Collection[str] | None = None,
 ) -> Rebuilt:
-    """Put the tables' sites into a queue that lost them, with the operator's commands; `only` these, if given.
+    """Restores the tables' sites (`only`: these) to the queue, with the operator's commands.
 
-    A site counts as finished only if the tables hold as many pages as its last record published; any other is
-    walked again, with every page that is known of it, each at its depth. What seeds added to the `scope` comes back
-    too; their paths are not in the tables before they are fetched. A finished site with pages that were sent back to
-    loading is opened again for these. What other jobs are to ask is due when it was.
+    A site is finished if all its published pages are stored; others are crawled again with all known pages. Restores
+    seeds' scope and due times of other jobs. Seeds' paths that were not fetched are lost.
     """
     counts = Rebuilt(finished=0, unfinished=0, alias=0, blocked=0, paused=0, known=0, held=0)
     now_ms = int(await queue.server_seconds() * 1000)
@@ -176,12 +170,12 @@ async def rebuild(
         aliases += [one for one in fresh if one.state == "alias"]
         await queue.tell(_openings(batch, fresh, now_ms))
         await queue.note_rootless(_rootless(engine, fresh))
-        # Of the others too: a rebuild that died may have come no further with them.
+        # Of known sites too: a killed rebuild may have restored them in part.
         await _restore_works(queue, engine, [one.site for one, _ in batch if one.state != "blocked"], options)
         await _restore_scope(queue, scope, {one.site: row.source or "" for one, row in batch})
         _count(counts, fresh)
         counts["known"] += len(known)
-    # Behind their originals: a coordinator opens an alias of a site that the queue does not know.
+    # After their originals: a coordinator opens aliases of unknown sites.
     await queue.restore(aliases)
     counts["held"] = await _fetch_again(queue, engine, options, named)
     await _restore_status(queue, engine, options, only)
@@ -190,7 +184,7 @@ async def rebuild(
 
 
 async def _restore_scope(queue: SiteQueue, scope: Scope, sources: Mapping[str, str]) -> None:
-    """What these sites add to the scope, each with where it comes from: seeds, and where redirects of seeds lead to."""
+    """Restores seeds' scope and that of their redirects."""
     moved = {site: source for site, source in sources.items() if source.startswith(records.MOVED)}
     seeds = [site for site, source in sources.items() if source == SEED]
     await queue.widen_scope(chain.from_iterable(map(scope.roots_of, [*seeds, *moved])))
@@ -200,7 +194,7 @@ async def _restore_scope(queue: SiteQueue, scope: Scope, sources: Mapping[str, s
 async def _fetch_again(
     queue: SiteQueue, engine: Engine, options: Options, named: Mapping[str, Collection[int]]
 ) -> int:
-    """Let these pages be fetched again; how many of their sites agents hold, of which none is."""
+    """Schedules pages; returns how many leased sites were skipped."""
     again = Again(queue, engine, options)
     return [await again.fetch(site, hashes) for site, hashes in named.items()].count(None)
 
@@ -208,7 +202,6 @@ async def _fetch_again(
 async def _restore_status(
     queue: SiteQueue, engine: Engine, options: Options, only: Collection[str] | None
 ) -> None:
-    """When checks of status are due."""
     for dues in _status_dues(engine, options.status_interval_seconds):
         await queue.fall_due(
             "status", {site: at for site, at in dues.items() if only is None or site in only}
@@ -216,13 +209,13 @@ async def _restore_status(
 
 
 def _rootless(engine: Engine, restored: Sequence[Restored]) -> list[str]:
-    """Those of the sites whose root was never asked for."""
+    """The sites whose root was never requested."""
     roots = {one.site: {"/": 0} for one in restored if one.known}
     return [site for site, unknown in unknown_of(engine, roots).items() if unknown]
 
 
 async def _restore_works(queue: SiteQueue, engine: Engine, names: list[str], options: Options) -> None:
-    """When the works beside loading are due for these sites, and which of them have something to load again."""
+    """Restores due times of other jobs, and pages to load again."""
     of_id = {records.hash64(name): name for name in names}
     of_these = pages.c.site_id.in_(of_id)
     for work in PACKED:
@@ -236,20 +229,20 @@ async def _restore_works(queue: SiteQueue, engine: Engine, names: list[str], opt
 
 
 def _dues(engine: Engine, work: Work, options: Options, of_these: Collection[int]) -> dict[int, int]:
-    """When pages of these sites (ids) are due first for a work."""
+    """A job's earliest due time by site id."""
     chosen, due, _ = due_pages(work, options)
-    asked = select(pages.c.site_id, func.min(due)).where(pages.c.site_id.in_(of_these), chosen)
+    query = select(pages.c.site_id, func.min(due)).where(pages.c.site_id.in_(of_these), chosen)
     with transaction(engine) as db:
-        return {number: int(at) for number, at in db.execute(asked.group_by(pages.c.site_id)).all()}
+        return {number: int(at) for number, at in db.execute(query.group_by(pages.c.site_id)).all()}
 
 
 def _looks(engine: Engine, options: Options, dues: Mapping[int, int]) -> dict[int, int]:
-    """When recheck looks at these sites to choose: when it wanted to, at one that it does not know after its load."""
-    asked = select(beliefs.c.site_id, beliefs.c.wake_at).where(beliefs.c.site_id.in_(dues))
+    """Recheck's own time for these sites, else relative to their load."""
+    query = select(beliefs.c.site_id, beliefs.c.wake_at).where(beliefs.c.site_id.in_(dues))
     with transaction(engine) as db:
-        wanted = {number: int(at) for number, at in db.execute(asked).all()}
+        planned = {number: int(at) for number, at in db.execute(query).all()}
     sooner = int((options.recheck_interval_seconds - options.first_recheck_seconds) * 1000)
-    return {number: at - sooner for number, at in dues.items()} | wanted
+    return {number: at - sooner for number, at in dues.items()} | planned
 
 
 def _count(counts: Rebuilt, restored: list[Restored]) -> None:
@@ -275,7 +268,7 @@ def _stored_sites(
 
 
 def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, int]]:
-    """When the sites that were checked are due for it again, by site."""
+    """The next status checks."""
     chosen = select(sites.c.site_id, sites.c.site, sites.c.health_at).where(sites.c.health_at.is_not(None))
     for rows in by_key(engine, chosen, sites.c.site_id, BATCH):
         yield {row.site: row.health_at + int(interval_seconds * 1000) for row in rows}
@@ -284,9 +277,9 @@ def _status_dues(engine: Engine, interval_seconds: float) -> Iterator[dict[str, 
 def _restored(
     row: Row[Any], walked: agreement.FoundPages, there: agreement.SiteRows, now_ms: int
 ) -> Restored:
-    """A site as its row tells, with the pages of its last walk; blocked beats alias beats finished."""
+    """A site by its row; blocked beats alias beats finished."""
     held = walked.places.total()
-    # Older versions left out seeds too: those are crawled.
+    # Older versions left out seeds too; these are crawled.
     linked = row.source == LINK
     ended = row.state == FINISHED and (linked if row.alias_of else held >= row.published)
     state: State = "waiting"
@@ -310,17 +303,14 @@ def _restored(
 
 
 def _owed(row: Row[Any], there: agreement.SiteRows, now_ms: int) -> str:
-    """What must be found again of a site that is walked anew: as many pages as were published, or known."""
+    """The debt of a site that is crawled again."""
     rows = max(row.published, row.known - row.over_budget)
     missing = rows - there.places.total()
     return Owed(now_ms, rows, None, missing).text if missing > 0 else ""
 
 
 async def _to_look_for(queue: SiteQueue, engine: Engine, only: Collection[str] | None) -> list[str]:
-    """The sites that the queue lost, and may have been offered pages that are in no table: other sites name these.
-
-    What was offered to a finished site was decided within seconds, and what is offered to a blocked one goes nowhere.
-    """
+    """Unfinished sites that the queue lost."""
     found: list[str] = []
     chosen = select(sites.c.site_id, sites.c.site, sites.c.stopped).where(sites.c.state != FINISHED)
     for rows in by_key(engine, chosen, sites.c.site_id, BATCH):
@@ -331,7 +321,7 @@ async def _to_look_for(queue: SiteQueue, engine: Engine, only: Collection[str] |
 
 
 def _openings(batch: Sequence[tuple[Restored, Any]], fresh: Sequence[Restored], now_ms: int) -> list[bytes]:
-    """For the tables: which of the restored sites are gone on with, though their rows say that they are finished."""
+    """Records for sites that continue, though their rows say finished."""
     finished = {one.site for one, row in batch if row.state == FINISHED}
     return [
         records.encode(
@@ -349,10 +339,9 @@ def _openings(batch: Sequence[tuple[Restored, Any]], fresh: Sequence[Restored], 
 
 
 async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored, naming: Collection[int]) -> Restored:
-    """The same, with a checkpoint of its pages if it is to be gone on with and has any.
+    """Writes a checkpoint if the site has pages to fetch; before the site, so that a rebuild is repeatable.
 
-    A finished one is gone on with for its pages with these hashes (`naming`). The checkpoint is given before the site
-    itself: a rebuild that dies half way is simply run again.
+    `naming`: hashes of a finished site's pages to fetch again.
     """
     if one.state == "finished" and naming:
         frontier, made = opened(engine, one.site, naming)
@@ -371,7 +360,7 @@ async def _unfinished(queue: SiteQueue, engine: Engine, one: Restored, naming: C
 
 
 async def known_site(queue: SiteQueue, name: str) -> SiteRecord:
-    """The record of a site given as URL or host; a host alone may stand for its only site, OperationError else."""
+    """The record of a URL, or of a host with a single site; raises OperationError."""
     try:
         site, _ = split_page(name if "://" in name else f"https://{name}")
     except UrlError as error:
@@ -386,11 +375,11 @@ async def known_site(queue: SiteQueue, name: str) -> SiteRecord:
         raise OperationError(
             f"{name!r} is {len(found)} sites; expected one of {', '.join(r.site for r in found)}"
         )
-    raise OperationError(f"no site {name!r} in this crawl; `scrapy site list` shows them")
+    raise OperationError(f"no site {name!r} in this crawl; `scrapy site list` shows all sites")
 
 
 def _is_named(site: str, asked: str) -> bool:
-    """Whether a site given without scheme may be this one: same host and port, or same host where no port was given."""
+    """Whether the host, and the port if given, match."""
     place = asked.partition("://")[2]
     return site.partition("://")[2] == place or host_of(site) == place.strip("[]")
 

@@ -100,7 +100,7 @@ class Command(LowtideCommand):
 
 
 def _pictures(report: Report, figures: Any) -> list[Picture]:
-    """Empty, and a line is printed, without the extra that draws them."""
+    """Returns none and prints a line if the extra that draws them is not installed."""
     try:
         return report.pictures(figures)
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""The coordinator's process: from the results stream to the tables, and what follows from what was stored."""
+"""The coordinator process: stores the results stream in the database."""

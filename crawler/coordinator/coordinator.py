@@ -1,12 +1,8 @@
-"""Moves results from the stream into the tables: batch, one transaction, commit, and only then acknowledge.
+"""Stores the results stream: one transaction per batch, acknowledged after commit; several may run.
 
-Hides outages and bad records. A database or Redis that is away is waited for, with pauses that grow to five
-seconds; a record that the database refuses is found by halving its batch and goes to the dead letters with its
-reason, as does an entry that is no record; nothing else is ever skipped. Killed at any moment it loses nothing:
-what was not acknowledged comes again, and is stored once. Several may run at a time.
-
-Raises DatabaseError where the database needs a person, OptionError for a setting, redis.RedisError where the
-server refuses us (password, wrong kind of key).
+Waits during outages. Invalid or refused entries become dead letters. After a crash unacknowledged entries are
+delivered again and stored once. Raises DatabaseError if an operator must act, OptionError, or redis.RedisError if
+Redis refuses a command.
 """
 
 from __future__ import annotations
@@ -57,28 +53,20 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What falls due by what was just stored: told to the queue between the commit and the acknowledgement.
-#
-# So a due time is in the queue for every page that the tables say is to be asked: where the coordinator dies in
-# between, the records come again and it is told again. One that is too early costs a look, for whoever packs goes by
-# the tables. What loading saw of its site's health puts off the site's next check.
-#
-# A server that is full takes no due time. Then the records that made one are not acknowledged either (`witnesses`),
-# but all others are, which frees memory.
+# --- Due times, written between commit and acknowledgement, so that a crash loses none --------------------
 
 
 class Due(NamedTuple):
-    """What is to be told."""
+    """Due times by site, Unix ms."""
 
-    revive: dict[str, int]  # site -> ms since 1970, the soonest
+    revive: dict[str, int]  # the earliest
     recheck: dict[str, int]
-    signalled: dict[str, int]  # site -> when its sitemap last said that pages have changed
-    seen: dict[str, int]  # site -> ms since 1970 of the last look at its health that was no check
+    signalled: dict[str, int]  # when a sitemap last listed changed pages
+    seen: dict[str, int]  # when crawling last showed the site's health
 
 
 def due_of(records: Iterable[Record], delays: tuple[float, float], recheck_seconds: float) -> Due:
-    """What these records make due; `recheck_seconds` 0: nothing is rechecked."""
+    """What these records make due; `recheck_seconds` 0: no rechecks."""
     due = Due({}, {}, {}, {})
     for record in records:
         if isinstance(record, Page):
@@ -110,7 +98,7 @@ def _note_asked(due: Due, record: RecheckResult, delays: tuple[float, float]) ->
 
 
 def witnesses(stored: Iterable[Stored], options: Options) -> list[Stored]:
-    """A few of these records, with which the same falls due as with all of them: the first that says so each time."""
+    """The fewest records with the same sites in each kind of due time."""
     known: set[tuple[str, str]] = set()
     chosen = []
     for one in stored:
@@ -127,9 +115,9 @@ def _sooner(times: dict[str, int], site: str, at: int) -> None:
 
 
 def tell_due(client: redis.Redis, prefix: str, options: Options, records: Iterable[Record]) -> None:
-    """Into the queue; a site that is due sooner stays so, and one that recheck has a time for keeps it.
+    """Writes due times to the queue: the earliest for revive; recheck keeps its own, unless a sitemap changed.
 
-    A check is put off where it has a time already: no other site is watched.
+    Status checks are only postponed.
     """
     due = due_of(records, options.revive_delays, options.first_recheck_seconds)
     if not any(due):
@@ -141,7 +129,7 @@ def tell_due(client: redis.Redis, prefix: str, options: Options, records: Iterab
     if due.recheck:
         pipe.zadd(f"{base}wake:recheck", due.recheck, nx=True)
     if due.signalled:
-        # Of a site that waits to be looked at. One that is in hand, or was never looked at, is looked at soon.
+        # Only of sites that wait for recheck; all others are planned soon.
         pipe.zadd(f"{base}wake:recheck", due.signalled, xx=True, lt=True)
     if due.seen:
         ms = int(options.status_interval_seconds * 1000)
@@ -153,40 +141,36 @@ def tell_due(client: redis.Redis, prefix: str, options: Options, records: Iterab
 logger = logging.getLogger("coordinator")
 T = TypeVar("T")
 
-# Asked whether the coordinator may end; is given a call that tells whether the stream is empty.
+# Returns whether the coordinator may end; its argument returns whether the stream is empty.
 Leave = Callable[[Callable[[], bool]], bool]
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
-# How long an idle coordinator waits for a record before it looks at `stop` and `leave` again.
+# How long an idle coordinator waits for a record before it checks `stop` and `leave` again.
 IDLE_MS = 200
-# A heartbeat lives this long, and is renewed this often.
+# TTL of a heartbeat, and how often it is renewed.
 HEARTBEAT_MS = 15_000
 BEAT_SECONDS = 3.0
 TELL_SECONDS = 60.0
-# Objects made before Python's garbage collector looks: a batch makes tens of thousands, none of them in a ring, and
-# at Python's own 700 a third of all the time went there.
+# Threshold of Python's garbage collector: a batch makes tens of thousands of objects without cycles; at the default
+# of 700 collection takes a third of the time.
 GC_ALLOCATIONS = 50_000
 
-# Entries read at a time, and bytes after which a batch is full: one page may have 400 kB of links.
+# Entries per read, and bytes of a full batch: a page may have 400 kB of links.
 READ_AT_A_TIME = 100
 BATCH_BYTES = 64_000_000
 
-# Drills set this variable to one of these places; the process kills itself there.
+# For tests: the process kills itself at the place that this variable names.
 KILL_VARIABLE = "LOWTIDE_KILL_POINT"
 KILL_POINTS = ("before-commit", "after-commit", "before-acknowledge")
 
 
 class _StoppedError(Exception):
-    """`stop` was set while the database or Redis was waited for."""
+    """`stop` was set during an outage."""
 
 
 class Coordinator:
-    """One coordinator; `run` once.
-
-    `name` is its name in the group and the heartbeat. Give one only where nobody else can have it at the same
-    time: a successor of the same name takes up unacknowledged entries at once, not after LEASE_SECONDS.
-    """
+    """Call `run` once. `name`: a unique consumer name; its next user gets unacknowledged entries at once."""
 
     def __init__(self, settings: BaseSettings, options: Options, *, name: str = "") -> None:
         _check_kill_point()
@@ -196,8 +180,8 @@ class Coordinator:
         self._client = connect_blocking(settings)
         self._stream = ResultsStream(self._client, options.key_prefix, self.name, options.lease_seconds)
         self._engine: Engine | None = None
-        self._committed: list[Stored] = []  # with which something falls due that the queue does not know yet
-        self._full = False  # the server has no memory for due times
+        self._committed: list[Stored] = []  # with due times that are not in the queue yet
+        self._full = False  # Redis has no memory for due times
         self._log_keeper: WalCheckpoints | None = None
         self._pulse = _Pulse(self._client, options.key_prefix, self.name)
         self._hooks = Hooks(self._client, options, self.name)
@@ -207,14 +191,11 @@ class Coordinator:
 
     @property
     def written(self) -> int:
-        """Records taken in so far, dead letters and repeated ones included."""
+        """Processed records, dead letters and repetitions included."""
         return self._pulse.written
 
     def run(self, stop: threading.Event, leave: Leave | None = None) -> None:
-        """Works until `stop` is set (the batch in hand is finished first) or `leave` says so.
-
-        `leave` is asked about every 0.2 s while there is nothing to do.
-        """
+        """Stores records until `stop` is set (after the batch) or `leave`, called while idle, returns True."""
         self._engine = self._open()
         self._log_keeper = WalCheckpoints(self._engine)
         gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
@@ -228,14 +209,14 @@ class Coordinator:
             self._reopening.start(self._engine)
             reason = self._work(stop, leave)
         except _StoppedError:
-            reason = "stopped while waiting; what is not stored stays in the stream"
+            reason = "stopped while waiting; unstored records stay in the stream"
         finally:
             self._close()
         logger.info("%s: %s; %d records stored", self.name, reason, self.written)
 
     def _warn_of_restarts(self) -> None:
-        if words := restarts.restart_warning(self._client, self._options.key_prefix):
-            logger.warning("%s", words)
+        if warning := restarts.restart_warning(self._client, self._options.key_prefix):
+            logger.warning("%s", warning)
 
     def _open(self) -> Engine:
         if not self._options.database_url:
@@ -244,7 +225,7 @@ class Coordinator:
 
     def _name_risks(self) -> None:
         for risk in (*durability.of_database(self._database), *durability.of_redis(self._client)):
-            logger.warning("a power cut can take back what was acknowledged: %s", risk)
+            logger.warning("a power failure can lose acknowledged data: %s", risk)
 
     def _close(self) -> None:
         self._hooks.end()
@@ -267,14 +248,14 @@ class Coordinator:
             if entries or self._committed:
                 self._take_in(stop, entries)
             elif leave is not None and self._patiently(stop, lambda: leave(self._left_nothing)):
-                return "drained and left"
+                return "stream is empty"
             self._pulse.beat(lag=_age(entries))
             self._pulse.tell(self._stream)
             self._tidy(busy=bool(entries))
         return "stopped"
 
     def _left_nothing(self) -> bool:
-        """Whether all is stored. If so the heartbeat goes, for with the last one the server leaves too."""
+        """Whether all is stored; then deletes the heartbeat, so that the bundled server stops."""
         if not self._stream.drained():
             return False
         self._pulse.end()
@@ -283,12 +264,12 @@ class Coordinator:
     def _tidy(self, *, busy: bool) -> None:
         assert self._log_keeper is not None
         self._reopening.check()
-        with suppress(DatabaseAwayError, redis.RedisError):  # said where it is waited for, if it lasts
+        with suppress(DatabaseAwayError, redis.RedisError):  # logged by _patiently, if it lasts
             self._log_keeper.look()
             self._thinning.step(self._database, busy=busy)
 
     def _gather(self, stop: threading.Event) -> list[Entry]:
-        """A batch: full, or as much as came within BATCH_SECONDS of its first entry; empty when idle."""
+        """A batch: full, or received within BATCH_SECONDS; empty when idle."""
         most = self._options.batch_records
         entries = found = self._stream.read(min(most, READ_AT_A_TIME), IDLE_MS)
         size = _size(found)
@@ -311,7 +292,7 @@ class Coordinator:
         self._pulse.written += len(entries)
 
     def _tell_due(self, entries: list[Entry]) -> list[str]:
-        """Tell the queue what falls due; gives the ids of the entries that may be acknowledged then."""
+        """Writes due times; returns the ids to acknowledge."""
         ids = dict.fromkeys(entry.id for entry in entries)
         records = [stored.record for stored in self._committed]
         try:
@@ -322,16 +303,16 @@ class Coordinator:
         self._committed = []
         if self._full:
             self._full = False
-            logger.info("Redis at %s has memory again; the queue knows all due times", self._redis_told)
+            logger.info("Redis at %s has memory again; all due times are in the queue", self._redis_told)
         return list(ids)
 
     def _spare_memory(self, ids: dict[str, None], error: Exception) -> list[str]:
-        """Of these entries all but those whose due times wait: what is not in the queue is not acknowledged."""
+        """The ids without those whose due times Redis has no memory for."""
         self._committed = witnesses(self._committed, self._options)
         if not self._full:
             self._full = True
             logger.warning(
-                "Redis at %s is full: %s; records are stored and taken out of it, due times wait for memory",
+                "Redis at %s is full: %s; storing and deleting records, due times wait for memory",
                 self._redis_told,
                 error,
             )
@@ -352,23 +333,23 @@ class Coordinator:
     def _commit(self, entries: list[Entry]) -> None:
         batch, letters = _decoded(entries)
         with transaction(self._database) as connection:
-            given = self._options
-            counts = store(connection, batch, given.revive_delays, given.status_damping_seconds)
+            options = self._options
+            counts = store(connection, batch, options.revive_delays, options.status_damping_seconds)
             bury(connection, letters)
             _kill_at("before-commit")
         _kill_at("after-commit")
         self._committed += batch
         self._pulse.refused += counts.refused
         for letter in letters:
-            logger.warning("entry %s is no record, kept in dead_letters: %s", letter.stream_id, letter.reason)
+            logger.warning("entry %s is invalid, moved to dead_letters: %s", letter.stream_id, letter.reason)
 
     def _bury(self, entry: Entry, reason: str) -> None:
         with transaction(self._database) as connection:
             bury(connection, [DeadLetter(entry.id, reason, entry.fields)])
-        logger.warning("entry %s was refused, kept in dead_letters: %s", entry.id, reason)
+        logger.warning("entry %s was refused, moved to dead_letters: %s", entry.id, reason)
 
     def _patiently(self, stop: threading.Event, call: Callable[[], T]) -> T:
-        """The call's result, tried again while the database or Redis is away; _StoppedError if stopped meanwhile."""
+        """Retries during outages; raises _StoppedError."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -383,7 +364,7 @@ class Coordinator:
                 return result
 
     def _name_trouble(self, error: DatabaseAwayError | redis.RedisError) -> str:
-        """What is waited for, by name; raises the error itself where waiting does not help."""
+        """What is away; raises the error if waiting does not help."""
         if isinstance(error, DatabaseAwayError):
             return "the database"
         if not passes(error):
@@ -396,11 +377,11 @@ def _size(entries: list[Entry]) -> int:
 
 
 class _Pulse:
-    """What others see of a coordinator: its heartbeat in Redis and its lines in the log; never fails."""
+    """Heartbeat and log lines; never raises."""
 
     def __init__(self, client: redis.Redis, prefix: str, name: str) -> None:
         self.written = 0
-        self.refused = 0  # answers of pages that were elsewhere in their lives by then
+        self.refused = 0  # recheck results without effect
         self._client = client
         self._name = name
         self._key = heartbeat_key(prefix, name)
@@ -412,27 +393,27 @@ class _Pulse:
         self._told_at, self._told_written = time.monotonic(), 0
 
     def beat(self, *, lag: float) -> None:
-        """Renews the heartbeat where it is time; `lag` is the age of the oldest record at hand, in seconds."""
+        """Renews the heartbeat if due; `lag`: age of the oldest record in seconds."""
         self._lag = lag
         if time.monotonic() >= self._beat_at:
             self._show()
 
     def trouble(self, what: str, error: Exception) -> None:
-        """Says once that `what` is waited for."""
+        """Logs an outage once."""
         if self._waits_for != what:
-            logger.warning("waiting for %s, asking every %.0f s: %s", what, LONGEST_PAUSE_SECONDS, error)
+            logger.warning("waiting for %s, retrying every %.0f s: %s", what, LONGEST_PAUSE_SECONDS, error)
             self._waits_for = what
         self._why = str(error)
         self._show()
 
     def over(self) -> None:
-        """Says once that it is back."""
+        """Logs its end."""
         if self._waits_for:
             logger.info("%s is back", self._waits_for)
             self._waits_for = self._why = ""
 
     def tell(self, stream: ResultsStream) -> None:
-        """Once a minute, where something was written: how fast, and how much waits."""
+        """Logs throughput and backlog once a minute."""
         passed = time.monotonic() - self._told_at
         if passed < TELL_SECONDS:
             return
@@ -448,13 +429,13 @@ class _Pulse:
                 )
 
     def end(self) -> None:
-        """Takes the heartbeat away; that some coordinator lives is said anew by the others, if there are any."""
+        """Deletes the heartbeat; others renew the shared key."""
         with suppress(redis.RedisError):
             self._client.delete(self._key, self._alive_key)
 
     def _show(self) -> None:
         self._beat_at = time.monotonic() + BEAT_SECONDS
-        sign = {
+        heartbeat = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": self._since,
@@ -466,7 +447,7 @@ class _Pulse:
         }
         with suppress(redis.RedisError):
             pipe = self._client.pipeline(transaction=False)
-            pipe.set(self._key, json.dumps(sign), px=HEARTBEAT_MS)
+            pipe.set(self._key, json.dumps(heartbeat), px=HEARTBEAT_MS)
             pipe.set(self._alive_key, self._name, px=HEARTBEAT_MS)
             pipe.execute()
 

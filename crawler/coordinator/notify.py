@@ -1,11 +1,7 @@
-"""Tells of changes of sites' health: a line in the log, a command, a webhook.
+"""Delivers changes of sites' health to hooks: the log, a command, a webhook.
 
-A change is a row of `health_changes`, made in the transaction that stores the check that showed it; here it is told
-afterwards, by a thread of one of the coordinators, so that nothing that is stored waits for it. Each hook, the log
-being one, hears of every change at least once and in their order, whatever becomes of the others: one that fails is
-asked again, after pauses that grow to a minute, and hears of no later change before; one that is slow keeps the others
-waiting for one change at a time. Killed between telling and noting it, it tells again; `id` in what is told is then the
-same.
+One coordinator's thread reads `health_changes`. Each hook gets each change at least once (with the same `id`) and in
+order. A failing hook is retried after up to a minute and blocks only itself.
 """
 
 from __future__ import annotations
@@ -39,53 +35,53 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("coordinator")
 
-# How often it is looked for changes, and how many each hook is told between two looks.
+# Poll interval, and changes per hook and poll.
 LOOK_SECONDS, CHANGES_AT_A_TIME = 1.0, 100
-# A hook that waits for nothing is looked for newer changes only, else each look would go through all that waits for one
-# that is dead. Now and then through all, since a transaction may end after one that began later.
+# Polls read changes after the last one that each hook got; every ALL_SECONDS all pending ones, since a transaction may
+# commit after one with higher ids.
 ALL_SECONDS = 60.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-# Answers of a webhook that a later try may better; any other 4xx is its last word.
+# Webhook statuses to retry, besides 5xx; any other 4xx is final.
 _PASSING = frozenset({408, 425, 429})
-# The status of whatever has no words of its own (crawler.fetch.errors).
+# The status of other errors (crawler.fetch.errors).
 _OTHER = -13
 
 
 def turn_key(prefix: str) -> str:
-    """Held by the coordinator that tells."""
+    """The delivering coordinator's lock."""
     return f"{prefix}:{{0}}:hooks"
 
 
 class HookError(Exception):
-    """A hook could not be told just now."""
+    """Delivery failed; to be retried."""
 
 
 class Hooks:
-    """One coordinator's part: the one that has the turn tells. `start` once, `end` once."""
+    """The holder of the lock delivers. `start` once, `end` once."""
 
     def __init__(self, client: redis.Redis, options: Options, name: str) -> None:
         self._client = client
         self._key = turn_key(options.key_prefix)
         self._name = name.encode()
-        # A turn outlasts the slowest hook, so that no other coordinator begins beside it.
+        # The lock outlasts the slowest hook, so that only one coordinator delivers.
         self._turn_ms = int((3 * options.status_hook_timeout_seconds + 10) * 1000)
         self._hooks = _hooks(options)
         self._due = dict.fromkeys(self._hooks, 0.0)  # monotonic
         self._pauses = dict.fromkeys(self._hooks, FIRST_PAUSE_SECONDS)
-        self._told: dict[str, int] = {}  # by hook: the last change that it was told of
-        self._past = dict.fromkeys(self._hooks, 0)  # no change up to this one waits for the hook
-        self._all_at = 0.0  # monotonic: when all changes are to be looked through
+        self._told: dict[str, int] = {}  # by hook: the last delivered change
+        self._past = dict.fromkeys(self._hooks, 0)  # by hook: changes up to this one are delivered
+        self._all_at = 0.0  # monotonic: time of the next full scan
         self._turn = False
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, engine: Engine) -> None:
-        """Begin to tell, in a thread."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, args=(engine,), name="hooks", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Tell what there is once more, no hook again that fails, and stop; what is left is the next coordinator's."""
+        """Delivers pending changes once more, and stops the thread."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(self._turn_ms / 1000)
@@ -94,7 +90,7 @@ class Hooks:
         last = False
         while not last:
             last = self._ending.wait(LOOK_SECONDS)
-            with suppress(DatabaseError):  # said where writing waits for it, if it lasts
+            with suppress(DatabaseError):  # logged by the coordinator, if it lasts
                 if self._has_turn():
                     self._tell(engine)
         with suppress(redis.RedisError):
@@ -102,7 +98,7 @@ class Hooks:
                 self._client.delete(self._key)
 
     def _has_turn(self) -> bool:
-        """Takes the turn, or keeps it; while the server is away it stays where it was."""
+        """Acquires or renews the lock; keeps its state during outages."""
         with suppress(redis.RedisError):
             self._turn = bool(self._client.set(self._key, self._name, nx=True, px=self._turn_ms)) or (
                 self._client.get(self._key) == self._name
@@ -113,7 +109,7 @@ class Hooks:
     def _tell(self, engine: Engine) -> None:
         self._begin_anew(engine)
         waiting = {name: deque(self._waiting(engine, name)) for name in self._hooks}
-        # One change each, round by round: a slow hook keeps the others waiting for one change only.
+        # Round-robin: a slow hook delays the others by one change only.
         while waiting := {name: changes for name, changes in waiting.items() if changes}:
             for name, changes in waiting.items():
                 if not self._tell_one(engine, name, changes.popleft()):
@@ -121,7 +117,7 @@ class Hooks:
                 self._has_turn()
 
     def _begin_anew(self, engine: Engine) -> None:
-        """Now and then: look through all, and let go of what waits for hooks alone that are named no longer."""
+        """Every ALL_SECONDS: rescans all changes, and completes those for removed hooks only."""
         if time.monotonic() < self._all_at:
             return
         self._past = dict.fromkeys(self._hooks, 0)
@@ -141,8 +137,8 @@ class Hooks:
         return found
 
     def _tell_one(self, engine: Engine, name: str, change: Row[Any]) -> bool:
-        """Whether the hook was told, and it is noted."""
-        # What was told and could not be noted is not told again, as long as this coordinator lives.
+        """Whether the hook got the change and this is stored."""
+        # A delivered change that could not be stored as such is not delivered again by this process.
         if self._told.get(name) != change.id and not self._try(name, change):
             return False
         self._told[name] = change.id
@@ -160,7 +156,7 @@ class Hooks:
         except HookError as error:
             pause = self._pauses[name]
             if pause == FIRST_PAUSE_SECONDS:
-                logger.warning("the %s hook failed and is asked again until it works: %s", name, error)
+                logger.warning("the %s hook failed, retrying until it works: %s", name, error)
             self._due[name] = time.monotonic() + pause
             self._pauses[name] = min(2 * pause, LONGEST_PAUSE_SECONDS)
             return False
@@ -171,29 +167,29 @@ class Hooks:
 
 
 def _at(name: str) -> ColumnElement[int]:
-    """When a hook was told of a change."""
+    """When a hook got a change."""
     return health_changes.c[f"{name}_at"]
 
 
 def _newest(engine: Engine) -> int:
-    """Of all changes; 0: there is none."""
+    """The highest id, or 0."""
     with transaction(engine) as connection:
         return connection.execute(select(func.max(health_changes.c.id))).scalar() or 0
 
 
 def _waiting(engine: Engine, which: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """Changes that are still to be told, and which of them, in their order."""
-    asked = select(health_changes).where(health_changes.c.told_at.is_(None), which)
+    """Pending changes under this condition, in order."""
+    query = select(health_changes).where(health_changes.c.told_at.is_(None), which)
     with transaction(engine) as connection:
-        return connection.execute(asked.order_by(health_changes.c.id).limit(CHANGES_AT_A_TIME)).all()
+        return connection.execute(query.order_by(health_changes.c.id).limit(CHANGES_AT_A_TIME)).all()
 
 
 def _note(engine: Engine, which: ColumnElement[bool], column: str) -> None:
-    """That changes which are still to be told, and which of them, were told just now."""
+    """Sets the column to now for these pending changes."""
     now = time.time_ns() // 1_000_000
-    told = update(health_changes).where(health_changes.c.told_at.is_(None), which).values({column: now})
+    statement = update(health_changes).where(health_changes.c.told_at.is_(None), which).values({column: now})
     with transaction(engine) as connection:
-        connection.execute(told)
+        connection.execute(statement)
 
 
 def _log(change: Row[Any]) -> None:
@@ -207,8 +203,8 @@ def _log(change: Row[Any]) -> None:
 
 
 def _told_of(change: Row[Any]) -> bytes:
-    """What command and webhook are given: one JSON object; times are milliseconds since 1970."""
-    told = {
+    """JSON for command and webhook; times are Unix ms."""
+    content = {
         "id": f"{change.agent}/{change.run}/{change.seq}",
         "site": change.site,
         "was": change.was,
@@ -218,18 +214,18 @@ def _told_of(change: Row[Any]) -> bytes:
         "status": change.status,
         "why": _why(change),
     }
-    return json.dumps(told).encode()
+    return json.dumps(content).encode()
 
 
 def _why(change: Row[Any]) -> str:
-    """In a few words; as it was seen, at length, where these say nothing of it: an error page comes with any code."""
+    """The status in words, or the error if that says more."""
     words = status_in_words(change.status)
     vague = change.status > 0 or change.status == _OTHER
     return change.error or words if vague else words
 
 
 def _hooks(options: Options) -> dict[str, Hook]:
-    """The log, and the hooks that the settings name; each raises HookError where it is to be asked again."""
+    """The log and the configured hooks; they raise HookError to be called again."""
     hooks: dict[str, Hook] = {"log": _log}
     seconds = options.status_hook_timeout_seconds
     if words := options.status_command_words:
@@ -239,28 +235,28 @@ def _hooks(options: Options) -> dict[str, Hook]:
     return hooks
 
 
-def _run_command(words: list[str], told: bytes, seconds: float) -> None:
+def _run_command(words: list[str], content: bytes, seconds: float) -> None:
     try:
-        ended = subprocess.run(words, input=told, capture_output=True, timeout=seconds, check=False)
+        ended = subprocess.run(words, input=content, capture_output=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HookError(f"STATUS_COMMAND: {error}") from None
     if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip()[-200:]
-        raise HookError(f"STATUS_COMMAND ended with code {ended.returncode}{f': {said}' if said else ''}")
+        output = ended.stderr.decode(errors="replace").strip()[-200:]
+        raise HookError(f"STATUS_COMMAND ended with code {ended.returncode}{f': {output}' if output else ''}")
 
 
 class _Unfollowed(urllib.request.HTTPRedirectHandler):
-    """A redirect would be asked without what is told."""
+    """Does not follow redirects, which would drop the body."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Nowhere: it comes as HTTPError."""
+        """None: raises HTTPError."""
 
 
 _open = urllib.request.build_opener(_Unfollowed).open
 
 
-def _post(url: str, told: bytes, seconds: float) -> None:
-    request = urllib.request.Request(url, told, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 - options allows http and https alone
+def _post(url: str, content: bytes, seconds: float) -> None:
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 - options allows http and https alone
     try:
         with _open(request, timeout=seconds) as answer:
             answer.read(1)
@@ -268,7 +264,7 @@ def _post(url: str, told: bytes, seconds: float) -> None:
         error.close()
         if error.code >= 500 or error.code < 400 or error.code in _PASSING:
             raise HookError(f"STATUS_WEBHOOK answered {error.code}{_pointing(error)}") from None
-        logger.warning("STATUS_WEBHOOK answered %d to a change, and is not told of it again", error.code)
+        logger.warning("STATUS_WEBHOOK answered %d to a change, which is not sent again", error.code)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise HookError(f"STATUS_WEBHOOK {_without_answer(error)}") from None
 
@@ -279,7 +275,7 @@ def _pointing(error: urllib.error.HTTPError) -> str:
 
 
 def _without_answer(error: Exception) -> str:
-    # A connection that was closed before any answer is one of these as well, and says so itself.
+    # RemoteDisconnected is both: its text names the closed connection.
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
-        return "answered with what is not HTTP"
-    return f"gave no answer: {error}"
+        return "sent no valid HTTP response"
+    return f"did not respond: {error}"

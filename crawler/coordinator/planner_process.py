@@ -1,10 +1,7 @@
-"""The planner's process: what the tables know of sites' hours, and a loop that outlives outages of Redis and database.
+"""The planner's process, one per coordinator; one of them plans (crawler.planning.planner).
 
-A process of its own beside each coordinator, so that writing never waits for planning; of all of them one plans
-(crawler.planning.planner). While the database is away it plans by what it has read; while Redis is, it waits.
-
-Raises redis.RedisError where the server refuses us (password, wrong kind of key), BrokenRecordError where a key has
-what no agent wrote, OptionError for a setting.
+Waits while Redis is away; plans by the last data while the database is. Raises redis.RedisError if Redis refuses a
+command, BrokenRecordError, OptionError.
 """
 
 from __future__ import annotations
@@ -42,14 +39,14 @@ logger = logging.getLogger("planner")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 TELL_AFTER_SECONDS = 2.0
-# Sites of which the order is read at a time.
+# Sites per query.
 STRETCH = 10_000
-# The order of a site that the tables do not have yet: behind all that they have.
+# Position of a site that is not in the tables yet: after all others.
 LAST = np.iinfo(np.int64).max
 
 
 async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Event) -> None:
-    """Plan, and pack what the works beside loading ask, until `stop` is set."""
+    """Plans crawling and rechecks until `stop` is set."""
     client = connection.connect(settings)
     queue = SiteQueue(client, options)
     name = f"{socket.gethostname()}-{os.getpid()}"
@@ -69,7 +66,7 @@ async def plan_hours(settings: BaseSettings, options: Options, stop: asyncio.Eve
 
 
 async def _keep_looking(look: Callable[[], Awaitable[float]], stop: asyncio.Event, *, tells: bool) -> None:
-    """Call it again and again, as it says; a server or a database that is away is waited for."""
+    """Calls `look` repeatedly, after the seconds it returns; retries during outages."""
     pause = FIRST_PAUSE_SECONDS
     while not stop.is_set():
         try:
@@ -84,7 +81,7 @@ async def _keep_looking(look: Callable[[], Awaitable[float]], stop: asyncio.Even
 
 
 def _gone(pause: float, error: Exception) -> float:
-    """The next pause. Said once, and not before it has lasted: at a crawl's end the bundled server goes first."""
+    """Doubles the pause; logs lasting outages (the bundled server stops before this process)."""
     longer = min(2 * pause, LONGEST_PAUSE_SECONDS)
     if pause < TELL_AFTER_SECONDS <= longer:
         logger.warning("waiting for Redis: %s", error)
@@ -98,29 +95,29 @@ def _back(pause: float) -> float:
 
 
 class TableLoads:
-    """What the tables know of sites' hours, kept up to date; the last that was read while they cannot be reached."""
+    """Sites' load by hour, or the last data while the database is away."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._engine: Engine | None = None
         self._table: LoadedTable | None = None
-        self._listed: dict[str, int] = {}  # site -> place in the order of listing
+        self._listed: dict[str, int] = {}  # site -> stream position at which it was found
         self._last_entry = -1
         self._told_away = False
 
     def hours(self, names: Sequence[str], hour: int, hour_seconds: float) -> Hours:
-        """Of these sites, from this hour on."""
+        """The load of these sites from this hour on."""
         self._read()
         listed = np.array([self._listed.get(name, LAST) for name in names], np.int64)
         return hours_of(self._table, names, hour, hour_seconds, listed)
 
     def visits(self) -> int:
-        """How many visits are known by now."""
+        """The number of known visits."""
         self._read()
         return self._table.many_visits if self._table is not None else 0
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Closes the database."""
         if self._engine is not None:
             self._engine.dispose()
 
@@ -130,7 +127,9 @@ class TableLoads:
             self._told_away = False
         except DatabaseError as error:
             if not self._told_away:
-                logger.warning("the database cannot be read; planning goes on by what is known: %s", error)
+                logger.warning(
+                    "the database cannot be read; planning continues with the last data: %s", error
+                )
             self._told_away = True
 
     def _refresh(self) -> None:
@@ -138,7 +137,7 @@ class TableLoads:
             engine = open_database(self._options.database)
             if check_version(engine) is None:
                 engine.dispose()
-                return  # no coordinator has made the tables yet
+                return  # no tables yet: the coordinator creates them
             self._engine = engine
         self._read_order(self._engine)
         if self._table is None:
@@ -163,7 +162,7 @@ class TableLoads:
 def hours_of(
     table: LoadedTable | None, names: Sequence[str], hour: int, hour_seconds: float, listed: np.ndarray
 ) -> Hours:
-    """What a table (None: there is none yet) knows of these sites; of one that it does not know, nothing."""
+    """The load of these sites in a table (None: no table yet)."""
     many = len(names)
     load = np.full((many, HOURS), UNKNOWN, np.uint8)
     delay = np.full(many, np.nan, np.float32)

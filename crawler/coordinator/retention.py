@@ -1,9 +1,7 @@
-"""Takes rows out of the histories that are older than their settings say, a small stretch at a time.
+"""Deletes old rows in short transactions, and keeps SQLite's WAL small.
 
-Hides the turns: of all coordinators of a crawl one walks through the tables, once in a while. A stretch is one short
-transaction, and between two there is time for everything else, so writing never waits longer than for one of them. The
-newest rows are never looked at: no lock of a walk is where another coordinator writes. A walk that is cut off (a kill,
-an outage) is begun anew by whoever has the next turn.
+One coordinator at a time deletes (a lock in Redis); an aborted run restarts later. The newest rows are not scanned,
+so inserts never wait.
 """
 
 from __future__ import annotations
@@ -26,31 +24,26 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 
-# ------------------------------------------------------------------------------------------------------------
-# SQLite's write-ahead log, kept from growing without end while others read.
-#
-# The log can begin anew only at a moment when nobody reads from it. Readers that come and go leave no such moment
-# where one begins before the other has ended, and the log grows for as long as they do; a single long one does the
-# same. Who writes can make that moment: it keeps the next write back until those who read now have ended. The readers
-# of this project read in short stretches (reading.in_stretches), so that is soon; for others it is not waited long.
+# --- SQLite's WAL -----------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("coordinator")
 
-# Twice what it has where nobody reads (wal_autocheckpoint).
+# Twice its usual size (wal_autocheckpoint).
 MOST_BYTES = 2 * 10_000 * 8_192
-# How long writing may be held up for it; how soon again, and where readers keep it from that, how soon at last.
+# How long a checkpoint may delay writing; the time to the next one, and its maximum while readers prevent it. SQLite
+# resets the WAL only while nothing reads, so the writer waits for a gap between readers.
 WAIT_SECONDS = 0.2
 AGAIN_SECONDS, LONGEST_AGAIN_SECONDS = 1.0, 60.0
-# SQLite waits for the readers in steps that soon are longer than a reader reads, and so meets the next one. Asked anew
-# after so many ms it makes short ones: then each try of 150 succeeded, and before half of them.
+# SQLite's busy handler soon sleeps longer than a reader reads and misses the gaps. With this timeout all of 150
+# attempts succeeded, without it half of them.
 TRY_MS = 15
-# A log that was kept from beginning anew and has so many times its measure is told.
+# Warn if readers prevent checkpoints and the WAL has this multiple of its maximum.
 TOLD_FACTOR = 10
 
 
 class WalCheckpoints:
-    """Of one writer; on other databases it does nothing."""
+    """Does nothing on other databases."""
 
     def __init__(self, engine: Engine, most_bytes: int = MOST_BYTES) -> None:
         self._engine = engine
@@ -61,7 +54,7 @@ class WalCheckpoints:
         self._told = False
 
     def look(self) -> None:
-        """Called after a commit: begins the log anew where it is too long and can be. DatabaseError passes."""
+        """Call after a commit: truncates a long WAL. Passes DatabaseError on."""
         if self._log is None or not self._log.exists():
             return
         size = self._log.stat().st_size
@@ -74,11 +67,11 @@ class WalCheckpoints:
         elif size > TOLD_FACTOR * self._most and not self._told:
             self._told = True
             logger.warning(
-                "%s has %.1f GB, since somebody reads the database for long", self._log, size / 1e9
+                "%s has %.1f GB: a long read transaction prevents its checkpoint", self._log, size / 1e9
             )
 
     def _is_kept(self) -> bool:
-        """Begins it anew; whether readers keep it from that."""
+        """Tries to truncate; returns whether readers prevented it."""
         until = time.monotonic() + WAIT_SECONDS
         with transaction(self._engine) as connection:
             connection.exec_driver_sql(f"PRAGMA busy_timeout={TRY_MS}")
@@ -92,45 +85,45 @@ class WalCheckpoints:
 
 
 DAY_SECONDS = 86_400.0
-# Rows of one stretch: some 10 ms on SQLite, where nobody else can write meanwhile.
+# Rows per transaction: about 10 ms, during which SQLite has no other writer.
 STRETCH_ROWS = 2_000
-# Between two stretches of a walk.
+# Between two transactions of a run.
 IDLE_PAUSE_SECONDS = 0.2
-# While records come a walk takes at most this share of a coordinator's time, so it is faster than any writing.
+# Share of a coordinator's time while it stores records; enough to delete faster than it inserts.
 BUSY_SHARE = 0.1
-# A walk begins this part of the least age after the last one, so rows live at most so much longer; a day at most.
+# Time between two runs, as a share of the shortest retention, at most a day: rows are kept at most this much longer.
 WALK_SHARE, LONGEST_REST_SECONDS = 0.1, DAY_SECONDS
-# Who has the turn and says nothing for so long has lost it.
+# The lock's TTL.
 TURN_SECONDS = 60.0
 
 
 def turn_key(prefix: str) -> str:
-    """Held by the coordinator whose turn it is, and after its walk until it is time for the next."""
+    """The key of the lock, kept until the next run is due."""
     return f"{prefix}:{{0}}:thinning"
 
 
 class History(NamedTuple):
-    """A table that grows for ever, and for how long it keeps a row."""
+    """A growing table, and how long it keeps rows."""
 
-    time: Column[Any]  # of the row; beside it stands the table's `id`, which rises as rows are stored
+    time: Column[Any]  # of the row; its table has an ascending `id`
     unit_seconds: float  # of that column
     days: float  # 0: for ever
 
 
 def histories(options: Options) -> list[History]:
-    """What the settings say of each."""
+    """The tables with retention settings."""
     return [
         History(fetches.c.fetched_at, 0.001, options.fetches_days),
         History(visits.c.hour, options.hour_seconds, options.visits_days),
         History(checks.c.checked_at, 0.001, options.checks_days),
         History(health.c.checked_at, 0.001, options.health_days),
-        # Of one that is still to be told there is no such time: it stays.
+        # NULL while pending: not deleted.
         History(health_changes.c.told_at, 0.001, options.health_days),
     ]
 
 
 class _Walk(NamedTuple):
-    """A way through the first of these: rows of ids above `after`, up to `last`, go if they are older than `before`."""
+    """Deletes ids above `after` up to `last` that are older than `before`."""
 
     histories: Sequence[History]
     after: int
@@ -151,10 +144,10 @@ class Retention:
         self._due = 0.0  # monotonic
 
     def step(self, engine: Engine, *, busy: bool) -> None:
-        """One stretch, if it is time for it; DatabaseError and RedisError pass: the walk is then given up."""
+        """Deletes one range if due. Passes errors on, which abort the run."""
         if not self._histories or time.monotonic() < self._due:
             return
-        walk, self._walk = self._walk, None  # an error leaves none
+        walk, self._walk = self._walk, None  # an error aborts the run
         self._due = time.monotonic() + TURN_SECONDS
         walk = self._keep_turn(walk) if walk else self._begin(engine)
         if walk is None:
@@ -173,17 +166,16 @@ class Retention:
         return self._first(engine, self._histories)
 
     def _next(self, engine: Engine, walk: _Walk) -> _Walk | None:
-        """On from a table whose end is reached."""
         if walk.gone:
             history = walk.histories[0]
             logger.info(
-                "%d rows of %s that were older than %g days are gone",
+                "deleted %d rows of %s older than %g days",
                 *(walk.gone, history.time.table.name, history.days),
             )
         return self._first(engine, walk.histories[1:])
 
     def _first(self, engine: Engine, left: Sequence[History]) -> _Walk | None:
-        """The walk through the first of these tables that has rows to look at; None: the turn is over."""
+        """The run on the first non-empty table; None: all done."""
         for place, history in enumerate(left):
             walk = _walk(engine, left[place:], history)
             if walk.after < walk.last:
@@ -193,7 +185,7 @@ class Retention:
         return None
 
     def _keep_turn(self, walk: _Walk) -> _Walk | None:
-        # Two calls: should the turn change hands between them, two walk for a minute, which harms nobody.
+        # Not atomic: if the lock expires between the calls, two coordinators delete for a minute, which is harmless.
         if self._client.get(self._key) != self._name.encode():
             return None
         self._client.pexpire(self._key, int(TURN_SECONDS * 1000))

@@ -1,1 +1,1 @@
-"""Queue and tables agree: where they differ, what was lost, which finished sites are opened again."""
+"""Compares queue and tables, and reopens finished sites."""

@@ -1,13 +1,7 @@
-"""Do the queue and the tables agree? Site by site, by counts and by a hash of URLs.
+"""Compares queue and tables: numbers of pages by site, and a hash of their URLs (`records.set_hash`).
 
-The queue counts the URLs of a site whose turn has ended and adds up their hashes (`records.set_hash`); the tables have
-a row for each page. Pages that are on their way, in the results stream or among the dead letters, count as stored. The
-server is read first and the tables last, so a page that a coordinator stores in between is found once.
-
-What the tables lost of a site is owed until it is found again (`crawler.reconcile.agreement`), even after later walks.
-
-A finished site's pages are the newest rows of the site, as many as the queue counts: older ones are of earlier walks
-(`--again`). An unfinished site has a checkpoint, which names every page: what is missing of it is known by its path.
+Pages in the results stream or dead letters count as stored; Redis is read first, so that no page is missed. A
+finished site's pages are its newest rows; an unfinished site's checkpoint names each page.
 """
 
 from __future__ import annotations
@@ -61,36 +55,28 @@ if TYPE_CHECKING:
     from crawler.queue.sites import Holding
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What the tables owe of a site since they lost rows of it: evidence that outlives the walk that looks for them.
-#
-# The walk begins with the rows that are left, so its own figures say nothing of what was lost. What must be there
-# again is kept in the queue (`owed`) until it is: as many rows, and where their hash (`records.set_hash`) is known,
-# just these. Others that came beside them are told apart where these are one or two, or one or two pages were lost;
-# else it cannot be told.
-#
-# Pure.
+# --- Lost rows that the tables owe ------------------------------------------------------------------------
 
 
 _NONE = "-"
 
 
 class Owed(NamedTuple):
-    """What must be in the tables of one site."""
+    """A site's debt: the rows that the tables must have again after a loss."""
 
-    since_ms: int  # when the loss was seen, on the server's clock
-    rows: int  # of `pages`, at least
-    rows_hash: int | None  # of these; None: not known
-    missing: int = 0  # of these, how many were lost; 0: not known
-    missing_hash: int | None = None  # of these; None: not known
+    since_ms: int  # when the loss was detected, by the Redis clock
+    rows: int  # minimum number of rows in `pages`
+    rows_hash: int | None  # of these rows; None: unknown
+    missing: int = 0  # number of lost rows; 0: unknown
+    missing_hash: int | None = None  # of the lost rows; None: unknown
 
     @property
     def text(self) -> str:
-        """As it stands in Redis; `read` reads it."""
+        """As stored in Redis; `read_owed` parses it."""
         return " ".join(_NONE if value is None else str(value) for value in self)
 
     def and_before(self, before: Owed | None) -> Owed:
-        """The same, where something was owed already."""
+        """Combined with an earlier debt."""
         if before is None:
             return self
         missing = before.missing + self.missing if before.missing and self.missing else 0
@@ -98,10 +84,10 @@ class Owed(NamedTuple):
 
 
 def read_owed(text: str) -> Owed | None:
-    """What stands in Redis; None: it is nothing of this."""
+    """Parses a stored value; None if invalid."""
     with suppress(ValueError, TypeError):
         since, rows, rows_hash, missing, missing_hash = [
-            None if word == _NONE else int(word) for word in text.split(" ")
+            None if value == _NONE else int(value) for value in text.split(" ")
         ]
         if since is not None and rows is not None and missing is not None:
             return Owed(since, rows, rows_hash, missing, missing_hash)
@@ -109,7 +95,10 @@ def read_owed(text: str) -> Owed | None:
 
 
 def what_is_missing(owed: Owed, there: AbstractSet[int], not_asked: int) -> str:
-    """In words, by the hashes of the rows that are there and the URLs that a limit leaves out; empty: all is there."""
+    """What is missing, in words; empty: nothing.
+
+    `there`: hashes of rows. `not_asked`: URLs that a limit leaves out.
+    """
     more = len(there) - owed.rows
     if owed.rows_hash is None:
         more += not_asked
@@ -118,7 +107,7 @@ def what_is_missing(owed: Owed, there: AbstractSet[int], not_asked: int) -> str:
         return _not_found(owed, -more)
     found = _is_there(owed, there, more)
     if found is None:
-        return f"whether {_lost(owed)} are among those that came since cannot be told"
+        return f"it is unknown whether {_lost(owed)} are among later ones"
     return "" if found else _not_found(owed, 1)
 
 
@@ -131,7 +120,7 @@ def _not_found(owed: Owed, least: int) -> str:
 
 
 def _is_there(owed: Owed, there: AbstractSet[int], more: int) -> bool | None:
-    """Whether the rows are among these, of which there are so many more; None: it cannot be told."""
+    """Whether the rows are among these `more` too many; None: unknown."""
     assert owed.rows_hash is not None
     differs = (set_hash(there) - owed.rows_hash) % SET_HASHES
     if not more:
@@ -142,8 +131,8 @@ def _is_there(owed: Owed, there: AbstractSet[int], more: int) -> bool | None:
 
 
 def _adds_up(there: AbstractSet[int], many: int, total: int) -> bool:
-    """Whether one of these hashes, or two, have this sum."""
-    import numpy as np  # not above: each crawl's end asks what is owed, and it is nearly never anything
+    """Whether one or two of these hashes have this sum."""
+    import numpy as np  # here, since most crawls end without losses
 
     hashes = np.fromiter(there, np.int64, len(there)).view(np.uint64)
     if many == 1:
@@ -152,21 +141,17 @@ def _adds_up(there: AbstractSet[int], many: int, total: int) -> bool:
     return bool((np.isin(rest, hashes) & (rest != hashes)).any())
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Which pages the tables have of each site: how many rows there are, the hash of their URLs, and their places.
-#
-# Large tables are read once, in one pass over an index; single rows are looked at only where a site has more of them
-# than its walk, or where some are on their way (`UnstoredPage`).
+# --- Rows by site: counts, hashes and places --------------------------------------------------------------
 
 
-# Rows that a database hands over at a time.
+# Rows per fetch from the database.
 _PIECEMEAL: dict[str, Any] = {"yield_per": 10_000}
 # Places of pages that have no row.
 ON_THE_WAY = ("in_stream", "refused")
 
-# A page's place in the tables: how its last turn ended, or that it was given up.
+# A page's place in the tables: the outcome of its last fetch, or dead.
 PLACE = case((pages.c.state == "dead", "dead"), else_=pages.c.outcome).label("place")
-# When its site's walk loaded it.
+# When it was last loaded by crawling.
 _WALKED_AT = func.coalesce(pages.c.walked_at, pages.c.fetched_at).label("at")
 # Sums of a hash's halves: SQLite's sum() of whole hashes would overflow.
 _LOW = func.sum(pages.c.url_hash.bitwise_and(0xFFFFFFFF)).label("low")
@@ -174,21 +159,21 @@ _HIGH = func.sum(pages.c.url_hash.bitwise_rshift(literal_column("32"))).label("h
 
 
 class UnstoredPage(NamedTuple):
-    """A page that the tables may not have yet."""
+    """A page that may not be stored yet."""
 
     at: int  # when it was loaded, in ms on the agent's clock
-    place: str  # in_stream, or refused for one among the dead letters
+    place: str  # in_stream, or refused (among the dead letters)
 
 
 class SiteRows(NamedTuple):
-    """The rows of `pages` of one site."""
+    """A site's rows of `pages`."""
 
     places: Counter[str]
     hash: int
 
 
 class FoundPages(NamedTuple):
-    """The pages of a site's walk that are somewhere, and which of the named ones are not."""
+    """The found pages of a site, and the missing ones."""
 
     places: Counter[str]
     rows: int  # of these, in the tables
@@ -197,7 +182,7 @@ class FoundPages(NamedTuple):
 
 
 class Counts:
-    """How many rows of `pages` each site has, and their hash; 24 bytes a site, since there may be millions."""
+    """Rows and hash by site, 24 bytes each."""
 
     def __init__(self) -> None:
         self._ids, self._many, self._hashes = array("q"), array("q"), array("Q")
@@ -206,20 +191,20 @@ class Counts:
         return len(self._ids)
 
     def add(self, number: int, many: int, hash_: int) -> None:
-        """A site, once."""
+        """Each site once."""
         self._ids.append(number)
         self._many.append(many)
         self._hashes.append(hash_)
 
     def sort(self) -> None:
-        """By site id; databases need not give groups in their order."""
+        """By site id; databases may return groups in any order."""
         order = sorted(range(len(self._ids)), key=self._ids.__getitem__)
         for name in ("_ids", "_many", "_hashes"):
             column: array[int] = getattr(self, name)
             setattr(self, name, array(column.typecode, map(column.__getitem__, order)))
 
     def get(self, number: int) -> SiteRows | None:
-        """Of one site, once they are sorted; None: it has none. Places are not told apart."""
+        """The rows of a site, None without any. Call after `sort`."""
         place = bisect_left(self._ids, number)
         if place == len(self._ids) or self._ids[place] != number:
             return None
@@ -227,7 +212,7 @@ class Counts:
 
 
 class Tables(NamedTuple):
-    """The rows of `pages`, counted by site."""
+    """Rows of `pages` by site."""
 
     engine: Engine
     counted: Counts | dict[int, SiteRows]  # by site id
@@ -237,7 +222,7 @@ class Tables(NamedTuple):
         return self.counted.get(hash64(site)) or SiteRows(Counter(), 0)
 
     def walked(self, site: str, many: int, coming: Mapping[int, UnstoredPage] | None = None) -> FoundPages:
-        """The newest pages of a site, so many; without a look at single rows where it has no more."""
+        """A site's `many` newest pages."""
         there = self.of(site)
         if not many:
             return FoundPages(Counter(), 0, 0, set())
@@ -247,7 +232,7 @@ class Tables(NamedTuple):
 
 
 def count_pages(engine: Engine, *, by_place: bool = False, site: str = "") -> Tables:
-    """Count all rows, or those of one site. Without places this reads an index alone, a twentieth of the table."""
+    """Counts all rows, or a site's. Without places it reads an index only, 1/20 of the table."""
     if by_place:
         return Tables(engine, _by_place(engine, site))
     counts = Counts()
@@ -271,29 +256,29 @@ def _hash_of(row: Any) -> int:
 
 
 def _groups(engine: Engine, site: str, *, by_place: bool) -> Generator[Any]:
-    # In one pass: PostgreSQL without statistics reads the whole table for each stretch of it.
+    # In one pass: without statistics PostgreSQL reads the whole table for each range.
     place = PLACE if by_place else literal_column("''").label("place")
-    # Places stand in the rows alone. By `+ 0` SQLite reads these in their own order, and not in that of an index.
+    # Places are not in an index: `+ 0` makes SQLite read the rows in table order.
     number = (pages.c.site_id + literal_column("0") if by_place else pages.c.site_id).label("number")
-    asked = select(number, place, func.count().label("many"), _LOW, _HIGH)
-    asked = asked.group_by(number, place) if by_place else asked.group_by(number)
+    query = select(number, place, func.count().label("many"), _LOW, _HIGH)
+    query = query.group_by(number, place) if by_place else query.group_by(number)
     if site:
-        asked = asked.where(pages.c.site_id == hash64(site))
-    with transaction(engine) as db, closing(db.execute(asked.execution_options(**_PIECEMEAL))) as rows:
+        query = query.where(pages.c.site_id == hash64(site))
+    with transaction(engine) as db, closing(db.execute(query.execution_options(**_PIECEMEAL))) as rows:
         yield from rows
 
 
 def _rows_of(engine: Engine, site_id: int) -> Generator[tuple[int, int, str]]:
-    """Time, URL hash and place of each page of a site, the newest first."""
-    asked = select(_WALKED_AT, pages.c.url_hash, PLACE).where(pages.c.site_id == site_id)
-    ordered = asked.order_by(_WALKED_AT.desc(), pages.c.url_hash)
+    """Time, URL hash and place of a site's pages, newest first."""
+    query = select(_WALKED_AT, pages.c.url_hash, PLACE).where(pages.c.site_id == site_id)
+    ordered = query.order_by(_WALKED_AT.desc(), pages.c.url_hash)
     with transaction(engine) as db, closing(db.execute(ordered.execution_options(**_PIECEMEAL))) as rows:
         for row in rows:
             yield row.at, row.url_hash, row.place
 
 
 def hashes_of(engine: Engine, site_id: int) -> set[int]:
-    """The hashes of all pages of a site."""
+    """URL hashes of a site's pages."""
     with transaction(engine) as db:
         return set(db.execute(select(pages.c.url_hash).where(pages.c.site_id == site_id)).scalars())
 
@@ -301,7 +286,7 @@ def hashes_of(engine: Engine, site_id: int) -> set[int]:
 def named_pages(
     engine: Engine, site_id: int, coming: Mapping[int, UnstoredPage], named: set[int]
 ) -> FoundPages:
-    """Of the pages with these hashes."""
+    """Where the pages with these hashes are."""
     places: Counter[str] = Counter()
     missing, rows = set(named), 0
     for at, number, place in _rows_of(engine, site_id):
@@ -317,12 +302,11 @@ def named_pages(
 
 
 def _newest(engine: Engine, site_id: int, coming: Mapping[int, UnstoredPage], many: int) -> FoundPages:
-    """Of the newest pages, so many."""
     places: Counter[str] = Counter()
     rows, found = 0, 0
-    waiting = set(coming)  # not met yet, as a row or by itself
+    waiting = set(coming)  # not counted yet
     on_the_way = sorted(((one.at, number, one.place) for number, one in coming.items()), reverse=True)
-    # Of equal times the row comes first: then the page is stored already.
+    # Rows come before unstored pages of the same time: the page is stored.
     with closing(_rows_of(engine, site_id)) as there:
         for _, number, place in merge(there, on_the_way, key=lambda one: -one[0]):
             if places.total() == many:
@@ -336,7 +320,7 @@ def _newest(engine: Engine, site_id: int, coming: Mapping[int, UnstoredPage], ma
     return FoundPages(places, rows, found % SET_HASHES, set())
 
 
-# Entries of the results stream, and checkpoints, that are read at a time.
+# Stream entries, or checkpoints, per read.
 READ_AT_A_TIME = 1000
 UNKNOWN = "the queue does not know it"
 # Sites named in a message.
@@ -345,7 +329,7 @@ UNFINISHED = ("waiting", "suspended", "later")
 
 
 class Records:
-    """The records of all sites, in the order of their ids; packed, since objects of a million take two gigabytes."""
+    """All sites' records by id; packed, since a million take 2 GB."""
 
     def __init__(self, packed: list[bytes], held: Iterable[Holding]) -> None:
         self._held = {one.site: one for one in held if one.known}
@@ -353,7 +337,7 @@ class Records:
         self._packed.sort()
 
     def __iter__(self) -> Iterator[SiteRecord]:
-        """Each with what its holder delivered last."""
+        """Records with their lease's last delivery."""
         for packed in self._packed:
             record = SiteRecord(*_decoder.decode(packed[_KEY_BYTES:]))
             held = self._held.get(record.site)
@@ -369,59 +353,59 @@ _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
 
 
 def _pack(record: SiteRecord) -> bytes:
-    """A site's record; in the order of bytes sites are in the order of their ids, which are signed."""
+    """Sorts by signed site id."""
     return (hash64(record.site) + 2**63).to_bytes(_KEY_BYTES) + _encoder.encode(record)
 
 
 class ServerState(NamedTuple):
-    """What the server holds."""
+    """The contents of Redis."""
 
     records: Iterable[SiteRecord]  # in the order of their ids
     coming: dict[int, dict[int, UnstoredPage]]  # by site id and URL hash
-    ended: dict[str, SiteEnded]  # the last of each site in the stream
-    ordered: set[str]  # sites of which the stream has an order
-    working: bool  # agents are alive
-    owed: Mapping[str, str] = {}  # what the tables lost of sites (crawler.reconcile.agreement)
+    ended: dict[str, SiteEnded]  # the last one of each site in the stream
+    ordered: set[str]  # sites with a command in the stream
+    working: bool  # agents are running
+    owed: Mapping[str, str] = {}  # Owed.text by site
 
 
 class ExpectedUrls(NamedTuple):
-    """The URLs of a site by the queue, or by its row where the queue does not know it."""
+    """A site's URLs by the queue, or else by its row."""
 
     accepted: int
     over_budget: int
     pending: int
     given_up: int
-    done: int  # pages that the tables must hold
-    done_hash: int | None  # records.set_hash of them; None: not known
-    left_out: Mapping[str, int] = {}  # URLs that bounds leave out, by reason; with those over budget
+    done: int  # expected pages in the tables
+    done_hash: int | None  # records.set_hash of them; None: unknown
+    left_out: Mapping[str, int] = {}  # URLs outside the limits by reason, over_budget included
 
 
 class Account(NamedTuple):
-    """One site: what is owed, what is there, and where the two differ."""
+    """A site's expected and found pages."""
 
     site: str
     record: SiteRecord | None  # None: the queue does not know the site
-    row: Any  # of table `sites`; None: it has none
+    row: Any  # of table `sites`; None: no row
     owed: ExpectedUrls
-    places: Counter[str]  # where the pages of its walk are
+    places: Counter[str]  # where the pages of its last crawl are
     hash: int  # records.set_hash of these
-    earlier: int  # rows of earlier walks
-    missing: tuple[str, ...]  # paths that are known to be missing: of an unfinished site alone
-    wrong: str  # where queue and tables differ, in words; empty: they agree
-    rows: SiteRows = SiteRows(Counter(), 0)  # all that the tables have of it
-    lost: Owed | None = None  # what the tables lost of it, and is not found again
+    earlier: int  # rows of earlier crawls
+    missing: tuple[str, ...]  # missing paths, of unfinished sites only
+    wrong: str  # the difference in words; empty: none
+    rows: SiteRows = SiteRows(Counter(), 0)  # all rows
+    lost: Owed | None = None  # lost and not found again
 
     @property
     def pages_differ(self) -> bool:
-        """Whether pages are nowhere, or others are in their place."""
+        """Whether pages are missing or replaced."""
         return self.owed.done != self.places.total() or self.owed.done_hash not in (None, self.hash)
 
 
-# --- What the server holds --------------------------------------------------------------------------------
+# --- Reading Redis ----------------------------------------------------------------------------------------
 
 
 async def read_server(queue: SiteQueue, client: Any, prefix: str) -> ServerState:
-    """Read the server. redis-py's annotations fit no reply of XRANGE, so `client` has no type."""
+    """Reads Redis; redis-py's annotations do not fit XRANGE, so `client` is untyped."""
     working = any(agent["expires_ms"] > 0 for agent in await queue.agents())
     found = [_pack(record) async for record in queue.records()]
     held = Records(found, await queue.holdings())
@@ -453,7 +437,7 @@ def _record(fields: dict[bytes, bytes]) -> Record | None:
 
 
 def _note(coming: dict[int, dict[int, UnstoredPage]], page: Page, place: str) -> None:
-    """A page that a walk has loaded. One that was made again from the archive, or loaded by recheck, has its row."""
+    """Adds a crawled page; re-extracted or rechecked ones have rows."""
     if page.extracted_at or page.work != "site":
         return
     of_site, number = coming.setdefault(hash64(page.site), {}), hash64(page.url)
@@ -463,7 +447,7 @@ def _note(coming: dict[int, dict[int, UnstoredPage]], page: Page, place: str) ->
 
 
 def _note_refused(engine: Engine, coming: dict[int, dict[int, UnstoredPage]]) -> None:
-    """The pages among the dead letters."""
+    """Adds pages among dead letters."""
     for rows in by_key(engine, select(dead_letters.c.id, dead_letters.c.fields), dead_letters.c.id):
         for row in rows:
             fields = {name.encode(): _bytes_of(value) for name, value in json.loads(row.fields).items()}
@@ -476,7 +460,7 @@ def _bytes_of(value: str | dict[str, str]) -> bytes:
 
 
 async def by_frontiers(queue: SiteQueue, names: Iterable[str], options: Options) -> dict[str, ExpectedUrls]:
-    """What is owed of unfinished sites, by the frontiers that their next agents would have."""
+    """Expected URLs of unfinished sites."""
     found: dict[str, ExpectedUrls] = {}
     left = list(names)
     while left:
@@ -492,7 +476,7 @@ async def by_frontiers(queue: SiteQueue, names: Iterable[str], options: Options)
 
 
 async def frontier_of(queue: SiteQueue, site: str, options: Options) -> Frontier:
-    """The frontier of the site's next agent, which begins again where the checkpoint cannot be read."""
+    """The frontier of the site's next agent; a new one if the checkpoint is invalid."""
     entries, paths, budget = await queue.checkpoint(site)
     most = options.max_pages_per_site if budget is None else budget
     frontier = Frontier(most, options.max_depth, site)
@@ -500,8 +484,8 @@ async def frontier_of(queue: SiteQueue, site: str, options: Options) -> Frontier
         frontier.restore(entries)
     except CheckpointError:
         frontier = Frontier(most, options.max_depth, site)
-    for given in map(read_entry, paths):
-        frontier.add(given.paths, given.depth)
+    for offer in map(read_entry, paths):
+        frontier.add(offer.paths, offer.depth)
     if not frontier:
         frontier.add(("/",), 0)
     return frontier
@@ -511,10 +495,9 @@ async def frontier_of(queue: SiteQueue, site: str, options: Options) -> Frontier
 
 
 def differences(settings: BaseSettings, options: Options) -> dict[str, str]:
-    """Where queue and tables differ, by site, in words.
+    """Differences by site, in words; without leased or just changed sites.
 
-    Also while agents work: what an agent holds, or what has changed since it was looked at, is left out. Errors as of
-    `crawler.local.summary.look`, and DatabaseError.
+    Raises the errors of `crawler.local.summary.look`, and DatabaseError.
     """
     with joined(settings, options):
         return asyncio.run(_differences(settings, options))
@@ -536,20 +519,20 @@ async def _differences(settings: BaseSettings, options: Options) -> dict[str, st
 
 
 async def _is_settled(queue: SiteQueue, account: Account) -> bool:
-    """Whether no agent loads the site, and it is as it was when it was looked at."""
+    """Whether the site is not leased and unchanged."""
     before = account.record
     return (before is None or before.work != "site") and await queue.record(account.site) == before
 
 
 def in_words(wrong: Mapping[str, str]) -> str:
-    """For the person who runs the crawl: how many sites differ, the first of them, and what to do."""
+    """A message on how many sites differ, and what to do."""
     lines = [
-        f"queue and tables differ on {len(wrong):,} sites; `scrapy queue repair`, then `scrapy crawl site` fetches "
-        "what is missing",
+        f"queue and tables differ on {len(wrong):,} sites; run `scrapy queue repair`, then `scrapy crawl site` to "
+        "fetch missing pages",
         *(f"  {site}: {why}" for site, why in list(wrong.items())[:NAMED]),
     ]
     if len(wrong) > NAMED:
-        lines.append(f"  … and {len(wrong) - NAMED:,} sites more")
+        lines.append(f"  … and {len(wrong) - NAMED:,} more sites")
     return "\n".join(lines)
 
 
@@ -562,7 +545,7 @@ async def compare(
     *,
     whole: bool = False,
 ) -> list[Account]:
-    """The accounts of the sites where queue and tables differ; `whole`: of all sites, with what is still to fetch."""
+    """The accounts of sites that differ; `whole`: of all."""
     _note_refused(engine, seen.coming)
     comparison = _Comparison(queue, count_pages(engine, by_place=whole), seen, settings, options, whole=whole)
     sides = _side_by_side(iter(seen.records), _site_rows(engine))
@@ -575,7 +558,7 @@ async def compare(
 def _side_by_side(
     records: Iterator[SiteRecord], rows: Iterator[Any]
 ) -> Iterator[tuple[SiteRecord | None, Any]]:
-    """Each site's record and row, of which one may be None; both come in the order of the sites' ids."""
+    """Joins records and rows by site id; one of both may be None."""
     record, row = next(records, None), next(rows, None)
     while record is not None or row is not None:
         number = None if record is None else hash64(record.site)
@@ -591,7 +574,7 @@ def _side_by_side(
 
 
 class _Comparison:
-    """Queue and tables by some sites at a time: only what is asked for stays in memory."""
+    """Compares in batches, to save memory."""
 
     def __init__(
         self,
@@ -611,7 +594,7 @@ class _Comparison:
         self._whole = whole
 
     async def accounts(self, sides: Sequence[tuple[SiteRecord | None, Any]]) -> list[Account]:
-        """Of these sites, or of those where the sides differ."""
+        """Of these sites, or those that differ."""
         frontiers: dict[str, ExpectedUrls] = {}
         if self._whole:
             unfinished = [record.site for record, _ in sides if record and record.state in UNFINISHED]
@@ -629,7 +612,7 @@ class _Comparison:
         return await _account(self._queue, self._tables, self._seen, self._options, record, row, owed)
 
     def _without_foreign(self, accounts: list[Account]) -> list[Account]:
-        """Nothing is wrong with sites of other crawls, with those that a reset gave up, and those that came since."""
+        """Without sites of other crawls, given up, or just added."""
         suspects = [one for one in accounts if one.record is None and one.wrong]
         if not suspects:
             return accounts
@@ -649,7 +632,7 @@ class _Comparison:
 
 
 def of_tables(engine: Engine) -> list[Account]:
-    """All accounts as the tables alone have them, where the server does not answer."""
+    """All accounts by the tables alone."""
     seen = ServerState((), {}, {}, set(), working=False)
     _note_refused(engine, seen.coming)
     tables = count_pages(engine, by_place=True)
@@ -658,7 +641,7 @@ def of_tables(engine: Engine) -> list[Account]:
 
 
 def lost_pages(engine: Engine, record: SiteRecord, now_ms: int) -> Owed | None:
-    """What the tables lost of a finished site, all told of which they have; None: nothing."""
+    """What the tables lost of a finished site; None: nothing."""
     owed, tables = _owed(record, None, None), count_pages(engine, site=record.site)
     if not _pages_differ(owed, tables.walked(record.site, owed.done)):
         return None
@@ -673,10 +656,10 @@ def lost_pages(engine: Engine, record: SiteRecord, now_ms: int) -> Owed | None:
 
 
 def lost_of(account: Account, now_ms: int) -> Owed:
-    """What the tables must have again of a finished site: all its rows, and the pages of its last walk without one."""
+    """All rows and missing pages of a finished site, as a debt."""
     owed, places, all_rows = account.owed, account.places, account.rows.places.total()
     missing = owed.done - places.total()
-    if missing <= 0:  # rows of earlier walks took their places
+    if missing <= 0:  # rows of earlier crawls are in their place
         return Owed(now_ms, owed.done, owed.done_hash)
     if owed.done_hash is None or any(places[place] for place in ON_THE_WAY):
         return Owed(now_ms, all_rows + missing, None, missing)
@@ -700,7 +683,7 @@ def _owed(record: SiteRecord, row: Any, ended: SiteEnded | None) -> ExpectedUrls
     if record.state == "alias":
         return by_row(row, ended) if row or ended else ExpectedUrls(0, 0, 0, 0, 0, None)
     if record.state == "blocked":
-        known = known or 1  # its root, which no agent has fetched
+        known = known or 1  # its root, not fetched yet
         return ExpectedUrls(known, 0, 0, known - done, done, record.done_hash, left_out)
     over_budget = known - done if record.state == "finished" else 0
     pending = known - done - over_budget
@@ -708,7 +691,7 @@ def _owed(record: SiteRecord, row: Any, ended: SiteEnded | None) -> ExpectedUrls
 
 
 def by_row(row: Any, ended: SiteEnded | None) -> ExpectedUrls:
-    """What is owed of a site by its row in the tables, or by its last record in the stream, which is younger."""
+    """Expected URLs by the row, or by a later record in the stream."""
     if ended is not None:
         known, over, pending, done = ended.known, ended.over_budget, ended.pending, ended.published
         left, left_out = bool(ended.alias_of), ended.left_out
@@ -716,7 +699,7 @@ def by_row(row: Any, ended: SiteEnded | None) -> ExpectedUrls:
         known, over, pending, done = row.known, row.over_budget, row.pending or 0, row.published
         left, left_out = bool(row.alias_of), counts_of(row)
     if ended is None and row.state == QUEUED:
-        known = pending = 1  # its root, which no agent has fetched
+        known = pending = 1  # its root, not fetched yet
     if row is not None:
         left = left or row.stopped == BLOCKED or (row.state == FINISHED and pending > 0)
     return ExpectedUrls(known, over, 0 if left else pending, pending if left else 0, done, None, left_out)
@@ -752,22 +735,22 @@ async def _account(
 
 
 async def _with_lost(queue: SiteQueue, tables: Tables, account: Account, seen: ServerState) -> Account:
-    """The account of a site of which the tables lost pages. Once all are found again nothing is owed any more."""
+    """Adds the remaining debt; settles it if all is found."""
     site, record, text = account.site, account.record, seen.owed[account.site]
     lost = read_owed(text)
     if lost is None or record is None or record.state != "finished":
         return account
     there = hashes_of(tables.engine, hash64(site)) | seen.coming.get(hash64(site), {}).keys()
-    words = what_is_missing(lost, there, account.owed.over_budget)
-    if words:
-        return account._replace(lost=lost, wrong=account.wrong or words)
+    missing = what_is_missing(lost, there, account.owed.over_budget)
+    if missing:
+        return account._replace(lost=lost, wrong=account.wrong or missing)
     if not account.wrong:
         await queue.settle(site, text)
     return account
 
 
 def _unqueued(tables: Tables, seen: ServerState, row: Any) -> Account:
-    """A site that the tables have and the queue does not: that is in order where it has nothing left to fetch."""
+    """Of a site missing in the queue, which is correct without pending URLs."""
     site, owed = row.site, by_row(row, seen.ended.get(row.site))
     walked = tables.walked(site, owed.done, seen.coming.get(hash64(site)))
     wrong = _pages_differ(owed, walked)
@@ -778,7 +761,7 @@ def _unqueued(tables: Tables, seen: ServerState, row: Any) -> Account:
 
 
 def _is_open(row: Any, seen: ServerState) -> bool:
-    """Whether a site that was finished is gone on with, by its row."""
+    """Whether a finished site was reopened."""
     left = bool(row.alias_of) or row.stopped == BLOCKED or row.site in seen.ended
     return row.state == STILL_OPEN and not left
 
@@ -788,22 +771,22 @@ def _pages_differ(owed: ExpectedUrls, walked: FoundPages) -> str:
     if lost:
         return f"{lost:,} of its {owed.done:,} pages are not in the tables"
     if owed.done_hash not in (None, walked.hash):
-        return "the tables hold other pages than those that were fetched"
+        return "the tables have other pages than those that were fetched"
     return ""
 
 
 def _row_differs(record: SiteRecord, row: Any, seen: ServerState) -> str:
     if record.state in ("finished", "alias") and record.site not in seen.ended:
         if row is None:
-            return "table sites does not have it"
+            return "it is not in table sites"
         if row.state != FINISHED:
-            return f"table sites has it as {row.state}"
+            return f"its state in table sites is {row.state}, expected {FINISHED}"
         if (
             record.state == "finished"
             and row.left_out is not None
             and counts_of(row) != from_text(record.left_out)
         ):
-            return f"table sites has {row.left_out:,} URLs of it as left out, the queue {record.left_out or 'none'}"
+            return f"URLs left out: {row.left_out:,} in table sites, {record.left_out or 'none'} in the queue"
     if row is None and (record.paused or record.state == "blocked") and record.site not in seen.ordered:
-        return "table sites does not have it"
+        return "it is not in table sites"
     return ""

@@ -1,13 +1,7 @@
-"""Sites that are another site under a second name: suspected by an agent, judged here by the pages that both have.
+"""Decides by stored pages whether a suspected site is another one's alias, under the decision lock.
 
-An address, a robots.txt and a root page in common make a suspicion, no more: both sites are crawled. What the tables
-hold of both proves it, or ends it for good. A site that a link led to is left out once it is proven. What is still to
-fetch of it is handed to the site that it is, so nothing is lost that only its pages name, and its checkpoint is kept,
-so that it goes on where it was if the proof does not hold. A seed is never left out, nor is a site that was finished by
-then: the tables say of them that their pages are another's (`same_as`).
-
-Part of a coordinator's decisions (crawler.reconcile.reopening), under their lock and in their thread. Killed at any
-moment it loses nothing: what was not judged is looked at again, and a path that is handed over twice is fetched once.
+A proven alias found by a link is left out: its pending URLs go to the other site, its checkpoint is kept. Seeds and
+finished sites are crawled anyway (`same_as`). After a crash undecided sites are compared again.
 """
 
 from __future__ import annotations
@@ -39,11 +33,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("coordinator")
 
-# Pages beside the root that must be equal, and how many contents they must have: a server that answers every path with
-# the same few pages proves nothing.
+# Equal pages required, without the root, and different contents among them: some servers return the same few pages for
+# each path.
 ENOUGH_PAGES: Final = 5
 ENOUGH_CONTENTS: Final = 3
-# Pages of a site that are compared at most, the first ones. Sites judged at one look.
+# At most this number of a site's first pages is compared. Sites per pass.
 MOST_COMPARED: Final = 500
 SITES_AT_A_TIME: Final = 50
 
@@ -51,7 +45,7 @@ ROOT: Final = "/"
 
 
 class Loaded(NamedTuple):
-    """What the tables have of a page, as far as it tells one site from another."""
+    """A page's response, as far as it distinguishes sites."""
 
     status: int
     sha256: str = ""
@@ -60,17 +54,17 @@ class Loaded(NamedTuple):
 
     @property
     def is_page(self) -> bool:
-        """Whether its site answered with a page."""
+        """Whether the response is a page."""
         return 200 <= self.status < 300 and bool(self.sha256)
 
     @property
     def is_final(self) -> bool:
-        """Whether its site would answer the same again: not where it did not answer, or not for now."""
+        """False for temporary failures."""
         return self.is_page or (300 <= self.status < 500 and self.status != 429)
 
 
 def compared(mine: Mapping[str, Loaded], theirs: Mapping[str, Loaded], *, whole: bool) -> Likeness:
-    """What two sites' pages at the same paths say; `whole`: these are all pages of both, and none is to come."""
+    """Compares pages at the same paths; `whole`: these are all pages of both."""
     both = [(path, page, theirs[path]) for path, page in mine.items() if path in theirs]
     if any(_differ(page, other) for _, page, other in both):
         return "no"
@@ -95,7 +89,7 @@ def _differ(one: Loaded, other: Loaded) -> bool:
 
 
 class Aliases:
-    """One look at suspected sites, under the decisions' lock."""
+    """One pass over suspected sites."""
 
     def __init__(self, engine: Engine, queue: SiteQueue, options: Options, lock: DecisionLock) -> None:
         self._engine = engine
@@ -104,9 +98,9 @@ class Aliases:
         self._lock = lock
 
     async def look(self) -> bool:
-        """Judge those of which the tables have all that was published; whether something was judged."""
+        """Judges suspects whose pages are all stored; returns whether there were any."""
         suspects = await self._queue.to_compare(SITES_AT_A_TIME)
-        # Asked after they were listed: what they published before is older than that.
+        # Read after the suspects: records that they published before are older.
         oldest_ms = await self._queue.oldest_record_ms() if suspects else None
         stored = [one for one in suspects if oldest_ms is None or oldest_ms > one.looked_ms]
         judged = [(one, await self._judge(one)) for one in stored]
@@ -114,7 +108,7 @@ class Aliases:
         return bool(stored)
 
     async def _judge(self, one: Suspect) -> Likeness | None:
-        """What is known of it now; None: it was left out."""
+        """The new verdict; None: the site was left out."""
         if not self._may_stand(one):
             return self._part(one, "it is not crawled under that name")
         if one.record.state == "alias" and one.state == "same":
@@ -123,7 +117,7 @@ class Aliases:
         if state == "no":
             return self._part(one, "their pages differ")
         if one.record.state == "alias":
-            # Pages that came to be known since were compared too; what changes from now on is no difference of theirs.
+            # Pages found since then are compared too; later changes of content are no difference between the sites.
             settled = one.first is not None and one.first.state == "finished"
             return "same" if settled else "open"
         if state == "same" and one.record.linked and one.record.state in UNFINISHED:
@@ -133,7 +127,7 @@ class Aliases:
         return state
 
     def _may_stand(self, one: Suspect) -> bool:
-        """Whether the other is crawled as this site would be, so that it may stand for it."""
+        """Whether the other site is crawled likewise."""
         first = one.first
         if one.record.state == "blocked" or first is None or first.paused or one.own_budget:
             return False
@@ -145,7 +139,7 @@ class Aliases:
 
     def _part(self, one: Suspect, why: str) -> Likeness:
         if one.record.state == "alias":
-            logger.info("%s is no alias of %s after all, and is crawled: %s", one.record.site, one.name, why)
+            logger.info("%s is not an alias of %s, crawling it: %s", one.record.site, one.name, why)
         self._tell_same(one.record.site, None)
         return "no"
 
@@ -158,33 +152,33 @@ class Aliases:
 
     def _first_pages(self, site: str, since_ms: int) -> dict[str, Loaded]:
         chosen = (pages.c.site_id == hash64(site), pages.c.fetched_at >= since_ms)
-        asked = _asked().where(*chosen).order_by(pages.c.id).limit(MOST_COMPARED)
+        query = _asked().where(*chosen).order_by(pages.c.id).limit(MOST_COMPARED)
         with transaction(self._engine) as db:
-            return dict(_loaded(site, row) for row in db.execute(asked))
+            return dict(_loaded(site, row) for row in db.execute(query))
 
     def _pages_at(self, site: str, paths: list[str], since_ms: int) -> dict[str, Loaded]:
         key = hash64(site)
         wanted = sorted((key, hash64(site + path)) for path in paths)
-        asked = _asked().where(tuple_(pages.c.site_id, pages.c.url_hash).in_(wanted))
+        query = _asked().where(tuple_(pages.c.site_id, pages.c.url_hash).in_(wanted))
         with transaction(self._engine) as db:
-            found = db.execute(asked.where(pages.c.fetched_at >= since_ms))
+            found = db.execute(query.where(pages.c.fetched_at >= since_ms))
             return dict(_loaded(site, row) for row in found)
 
     def _many(self, site: str) -> int:
-        asked = select(func.count()).where(pages.c.site_id == hash64(site))
+        query = select(func.count()).where(pages.c.site_id == hash64(site))
         with transaction(self._engine) as db:
-            return int(db.execute(asked).scalar() or 0)
+            return int(db.execute(query).scalar() or 0)
 
     def _tell_same(self, site: str, name: str | None) -> None:
-        """The tables say whose pages the site has; None: nobody else's."""
+        """Stores `same_as`."""
         here = (sites.c.site_id == hash64(site), sites.c.same_as.is_distinct_from(name))
         with transaction(self._engine) as db:
             changed = db.execute(update(sites).where(*here).values(same_as=name)).rowcount
         if changed and name:
-            logger.info("%s has the pages of %s, and is crawled all the same", site, name)
+            logger.info("%s has the same pages as %s and is crawled anyway", site, name)
 
     async def _leave_out(self, one: Suspect) -> Likeness | None:
-        """Hand what is left of the site to the one that it is; None: done, else what is known of it."""
+        """Leaves the site out; None: done, else the verdict."""
         site = one.record.site
         if one.record.agent:
             await self._queue.give_back(*self._lock.holder, one)
@@ -192,7 +186,7 @@ class Aliases:
         frontier = await frontier_of(self._queue, site, self._options)
         offers = _offers(frontier, one.name)
         if not self._same_scope(site, one.name, offers):
-            return self._part(one, "SCOPE_INCLUDE or SCOPE_EXCLUDE tells their pages apart")
+            return self._part(one, "SCOPE_INCLUDE or SCOPE_EXCLUDE differs for their pages")
         await self._queue.hand_on(*self._lock.holder, one.name, offers)
         left_out = _left_out(frontier)
         progress = Progress(len(frontier), frontier.published, frontier.done_hash, to_text(left_out))
@@ -200,7 +194,7 @@ class Aliases:
         if not await self._queue.leave_out(*self._lock.holder, one, progress, record):
             return "open"
         logger.info(
-            "%s is %s under a second name: left out, with %d URLs that are asked there",
+            "%s is an alias of %s: left out, %d pending URLs are fetched there",
             site,
             one.name,
             frontier.pending,
@@ -230,7 +224,7 @@ def _loaded(site: str, row: Any) -> tuple[str, Loaded]:
 
 
 def _offers(frontier: Frontier, name: str) -> list[Offer]:
-    """What is to be fetched of a frontier, for the site of this name."""
+    """The pending URLs, for the other site."""
     by_depth: dict[int, list[str]] = {}
     for path, depth in frontier.to_fetch():
         by_depth.setdefault(depth, []).append(path)
@@ -238,7 +232,7 @@ def _offers(frontier: Frontier, name: str) -> list[Offer]:
 
 
 def _left_out(frontier: Frontier) -> dict[str, int]:
-    """What of a site is left out as soon as the site is, by reason."""
+    """URLs left out with the site, by reason."""
     more = {"alias": frontier.pending} if frontier.pending else {}
     return {**frontier.left_out, **more}
 

@@ -1,13 +1,7 @@
-"""Whether the queue knows all unfinished sites of the tables, so that a lost queue is noticed and named.
+"""Detects a lost queue: counts unfinished sites of the tables that it lacks, in a thread of each coordinator.
 
-Every site comes into queue and results stream in one call. So the tables have no site that the queue does not know,
-unless the queue lost it: its server was replaced, emptied, or forgot at a restart. Each coordinator counts such sites
-in a thread of its own: when it starts, when the queue has shrunk, and again as long as any are lost. The answer is a
-hash in Redis (`tables_key`). Agents never open the database; they read it before they end (crawler/agent/watch.py).
-
-Not counted are sites that `scrapy site forget` took out of the queue, which stay in the tables until the order has
-passed the stream; sites that another crawl's queue on the same server knows, for crawls may share tables; and sites
-that were found before the queue was reset.
+Agents read the result before they end (`tables_key`, crawler/agent/watch.py). Not counted: forgotten sites, sites in
+other queues of the server, and sites found before the last reset.
 """
 
 from __future__ import annotations
@@ -39,44 +33,44 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("coordinator")
 
-# How often a coordinator looks whether the queue has shrunk.
+# How often a coordinator checks whether the queue has shrunk.
 LOOK_SECONDS = 3.0
-# Share of the time that counting again may take while sites are lost.
+# Share of the time spent on counting while sites are lost.
 COUNT_SHARE = 0.05
-# Sites that the queue is asked about at a time.
+# Sites per pipeline.
 BATCH = 1000
-# Up to so many missing sites are looked up a second time: orders to forget that many at once are not expected.
+# At most this number of missing sites is checked again, since forget commands may be in the stream; more are lost.
 MOST_LOOKED_UP_AGAIN = 1000
 
 _COUNT_SUFFIX = ":{0}:count"
 
 
 def tables_key(prefix: str) -> str:
-    """Where coordinators say what the queue lost: a hash of whole numbers.
+    """A Redis hash of integers; times in ms.
 
-    `reset`: when the queue was last reset, in ms. `added`: sites that the queue knew. `lost`: unfinished sites of the
-    tables that it does not know. `at`: when they were counted, in ms; `counted_with`: the reset that was known then.
+    `reset`: the last reset. `added`: sites in the queue. `lost`: sites it lacks, counted `at`; `counted_with`: the
+    reset known then.
     """
     return f"{prefix}:{{0}}:tables"
 
 
 def count_lost(engine: Engine, client: Any, prefix: str) -> int:
-    """Unfinished sites of the tables that the queue does not know now, without those that a reset gave up."""
+    """Unfinished sites that the queue lacks, found since the last reset."""
     return _lost(engine, client, prefix, reset_ms(client, prefix))[0]
 
 
 def reset_ms(client: Any, prefix: str) -> int:
-    """When the queue was last reset, by the server's clock; 0: never, or the tables' sites came back since."""
+    """The last reset by the Redis clock; 0: none, or sites were restored since."""
     return _numbers(client.hgetall(tables_key(prefix))).get("reset", 0)
 
 
 def given_up(found_entry: int | None, reset: int) -> bool:
-    """Whether a reset at this time gave up a site that was last found by this entry of the stream."""
+    """Whether this reset gave up a site found by this entry."""
     return (found_entry or 0) < entry_number(f"{reset}-0")
 
 
 def unknown_to_all(client: Any, prefix: str, names: Sequence[str]) -> set[str]:
-    """Those of the sites that no queue on this server knows now."""
+    """The sites in no queue of this server."""
     left = _not_known(client, prefix, list(enumerate(names)))
     for other in _other_prefixes(client, prefix) if left else ():
         left = _not_known(client, other, left) if left else left
@@ -84,14 +78,14 @@ def unknown_to_all(client: Any, prefix: str, names: Sequence[str]) -> set[str]:
 
 
 class Comparison:
-    """One coordinator's part. `start` once, `end` once."""
+    """`start` once, `end` once."""
 
     def __init__(self, client: redis.Redis, options: Options) -> None:
         self._client: Any = client
         self._prefix = options.key_prefix
         self._key = tables_key(options.key_prefix)
-        self._added = 0  # the most sites that the queue knew
-        self._reset = 0  # the reset that was counted with
+        self._added = 0  # most sites in the queue so far
+        self._reset = 0  # the reset at the last count
         self._counted = False
         self._again_at = 0.0  # monotonic
         self._warned = 0
@@ -99,33 +93,33 @@ class Comparison:
         self._thread: threading.Thread | None = None
 
     def start(self, engine: Engine) -> None:
-        """Begin to look, in a thread."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, args=(engine,), name="comparing", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Stop after the look that is under way."""
+        """Stops the thread after the current count."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, engine: Engine) -> None:
         while not self._ending.is_set():
-            with suppress(DatabaseError, redis.RedisError):  # said where writing waits for it, if it lasts
+            with suppress(DatabaseError, redis.RedisError):  # logged by the coordinator, if it lasts
                 self._count_if_due(engine)
             self._ending.wait(LOOK_SECONDS)
 
     def _count_if_due(self, engine: Engine) -> None:
         known = self._client.hmget(f"{self._prefix}{_COUNT_SUFFIX}", ["added"])
         added = _numbers({b"added": known[0] or b"0"}).get("added", 0)
-        word = _numbers(self._client.hgetall(self._key))
-        if self._holds(word, added):
-            if added > word["added"]:
+        stored = _numbers(self._client.hgetall(self._key))
+        if self._holds(stored, added):
+            if added > stored["added"]:
                 self._client.hset(self._key, "added", added)
             self._added = added
             return
         began = time.monotonic()
-        reset = word.get("reset", 0)
+        reset = stored.get("reset", 0)
         lost = self._count(engine, reset)
         if lost is None:
             return
@@ -134,16 +128,20 @@ class Comparison:
         now = time.monotonic()
         self._again_at = now + max(LOOK_SECONDS, (now - began) / COUNT_SHARE)
 
-    def _holds(self, word: dict[str, int], added: int) -> bool:
-        """Whether what stands in Redis was counted in this coordinator's time, and nothing was lost since."""
-        if not self._counted or not {"added", "lost"} <= word.keys() or word.get("reset", 0) != self._reset:
+    def _holds(self, stored: dict[str, int], added: int) -> bool:
+        """Whether the count in Redis is still valid."""
+        if (
+            not self._counted
+            or not {"added", "lost"} <= stored.keys()
+            or stored.get("reset", 0) != self._reset
+        ):
             return False
-        if added < max(self._added, word["added"]):
+        if added < max(self._added, stored["added"]):
             return False
-        return word["lost"] == 0 or time.monotonic() < self._again_at
+        return stored["lost"] == 0 or time.monotonic() < self._again_at
 
     def _count(self, engine: Engine, reset: int) -> int | None:
-        """How many sites are lost; None: the coordinator ends."""
+        """Lost sites; None: the coordinator ends."""
         many, some = _lost(engine, self._client, self._prefix, reset, stop=self._ending)
         if 0 < many <= MOST_LOOKED_UP_AGAIN:
             mark = Mark(self._client, self._prefix)
@@ -161,7 +159,7 @@ class Comparison:
         if lost and not self._warned:
             logger.warning("%s", sites_lost(lost))
         elif self._warned and not lost:
-            logger.info("the queue knows all unfinished sites of the tables again")
+            logger.info("the queue has all unfinished sites of the tables again")
         self._warned = lost
 
 
@@ -173,7 +171,7 @@ def _lost(
     chosen: ColumnElement[bool] | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[int, list[int]]:
-    """How many unfinished sites of the tables, found since the reset, no queue on this server knows; the first ids."""
+    """The number of lost sites, and the first ids."""
     many = 0
     some: list[int] = []
     others: list[str] | None = None
@@ -192,19 +190,19 @@ def _lost(
 
 
 def _unfinished(engine: Engine, chosen: ColumnElement[bool]) -> Iterator[list[tuple[int, str]]]:
-    """Ids and names of the sites that are still to be walked, as the tables have them."""
-    asked = select(sites.c.site_id, sites.c.site).where(
+    """Batches of ids and names."""
+    query = select(sites.c.site_id, sites.c.site).where(
         chosen,
         sites.c.state != FINISHED,
         func.coalesce(sites.c.alias_of, "") == "",
         or_(sites.c.stopped.is_(None), sites.c.stopped != BLOCKED),
     )
-    for rows in by_key(engine, asked, sites.c.site_id, BATCH):
+    for rows in by_key(engine, query, sites.c.site_id, BATCH):
         yield [tuple(row) for row in rows]
 
 
 def _not_known(client: Any, prefix: str, some: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Those that the queue under this prefix does not know; all of them, where its keys may not be read."""
+    """The sites that this queue lacks; all of them if its keys are unreadable."""
     pipe = client.pipeline(transaction=False)
     for _, site in some:
         pipe.hexists(bucket_of(f"{prefix}:{{0}}:", site), site)
@@ -216,7 +214,7 @@ def _not_known(client: Any, prefix: str, some: list[tuple[int, str]]) -> list[tu
 
 
 def _numbers(fields: dict[bytes, bytes]) -> dict[str, int]:
-    """The fields that are whole numbers; any other one counts as not there."""
+    """The fields that are integers."""
     return {name.decode(): int(value) for name, value in fields.items() if value.isdigit()}
 
 

@@ -1,10 +1,7 @@
-"""Pages that name what the tables do not have: fetched again, they offer to other sites what was lost there.
+"""Finds pages that may link to lost pages of other sites, so that fetching them again finds those.
 
-The tables have out-links as hashes, which tell a URL that is known from one that is not, and nothing else. So pages are
-looked for that link to a host of which something was lost, and name a hash that no row has. Which site that is of
-cannot be told: a page whose links are out of scope may be fetched for nothing, but once only for each loss.
-
-One pass over an index of `pages`, one over the table: 8 bytes of memory a page, and what a batch takes.
+A page qualifies if it links to a host with losses and has a link hash without a row. Memory: 8 bytes a page, and a
+batch.
 """
 
 from __future__ import annotations
@@ -33,24 +30,21 @@ if TYPE_CHECKING:
     from crawler.queue.queue import SiteQueue
     from crawler.queue.sites import SiteRecord
 
-# Rows of `pages` that are read at a time: half a megabyte of links mostly, 200 of pages with MAX_LINKS_PER_PAGE each.
+# Rows of `pages` per read: usually 0.5 MB of links, 200 MB if each page has MAX_LINKS_PER_PAGE.
 _BATCH = 500
-# Hashes that a database hands over at a time.
+# Hashes per fetch from the database.
 _PIECEMEAL: dict[str, Any] = {"yield_per": 50_000}
 
 
 def naming_pages(engine: Engine, lost: Mapping[str, int]) -> dict[str, set[int]]:
-    """Pages of other sites that may name what was `lost` of these, as URL hashes by site; each site with a time (ms).
-
-    A page that was fetched since then has offered what it names already.
-    """
+    """URL hashes by site of pages that may link to `lost` sites, fetched before the loss (ms)."""
     if not lost:
         return {}
     search = _Search(engine, lost)
     chosen = (pages.c.id, pages.c.site_id, pages.c.url_hash, pages.c.fetched_at)
-    asked = select(*chosen, pages.c.links, pages.c.outside_hosts, pages.c.redirect)
+    query = select(*chosen, pages.c.links, pages.c.outside_hosts, pages.c.redirect)
     found: dict[int, set[int]] = {}
-    for rows in by_key(engine, asked, pages.c.id, _BATCH):
+    for rows in by_key(engine, query, pages.c.id, _BATCH):
         for row in search.naming(rows):
             found.setdefault(row.site_id, set()).add(row.url_hash)
     return {site: found[number] for number, site in _names(engine, found).items()}
@@ -67,7 +61,7 @@ class _Search:
         self._known = _known(engine)
 
     def naming(self, rows: Collection[Any]) -> list[Any]:
-        """Those of the rows that name something unknown, and may mean what was lost."""
+        """The rows with an unknown link that may be lost."""
         some = [row for row in rows if row.fetched_at < self._time(row)]
         if not some:
             return []
@@ -83,7 +77,7 @@ class _Search:
         ]
 
     def _time(self, row: Any) -> int:
-        """Before which a page must have been fetched; 0: it names no host of which something was lost."""
+        """Rows fetched before this qualify; 0: none."""
         since = self._since
         latest = self._neighbours.get(row.site_id, 0)
         if row.outside_hosts:
@@ -97,17 +91,17 @@ class _Search:
 
 
 def _named(row: Any) -> np.ndarray:
-    """Hashes of what a page links to and redirects to."""
+    """Hashes of a page's links and redirect."""
     links = np.frombuffer(row.links or b"", "<u8")
     return np.append(links, np.uint64(hash_of(row.redirect))) if row.redirect else links
 
 
 def _known(engine: Engine) -> np.ndarray:
-    """The hashes of all pages, sorted."""
-    parts = [np.zeros(1, np.int64)]  # stands for no page, so that there is one
+    """All pages' hashes, sorted."""
+    parts = [np.zeros(1, np.int64)]  # a dummy, so that the array is not empty
     with transaction(engine) as db:
-        asked = select(pages.c.url_hash).execution_options(**_PIECEMEAL)
-        with closing(db.execute(asked)) as rows:
+        query = select(pages.c.url_hash).execution_options(**_PIECEMEAL)
+        with closing(db.execute(query)) as rows:
             parts += [np.array(some, np.int64) for some in rows.scalars().partitions()]
     known = np.concatenate(parts).view(np.uint64)
     known.sort()
@@ -115,7 +109,7 @@ def _known(engine: Engine) -> np.ndarray:
 
 
 def _neighbours(engine: Engine, lost: Mapping[str, int]) -> dict[int, int]:
-    """Sites that share a host with another one of these: their pages do not name it as an outside host."""
+    """Sites that share a host: their links to each other are not in outside_hosts."""
     of_host: dict[str, dict[str, int]] = {}
     for site, since in lost.items():
         of_host.setdefault(host_of(site), {})[site] = since
@@ -133,9 +127,9 @@ def _names(engine: Engine, numbers: Collection[int]) -> dict[int, str]:
     wanted, found = sorted(numbers), dict[int, str]()
     for start in range(0, len(wanted), HASHES_AT_A_TIME):
         some = wanted[start : start + HASHES_AT_A_TIME]
-        asked = select(sites.c.site_id, sites.c.site).where(sites.c.site_id.in_(some))
+        query = select(sites.c.site_id, sites.c.site).where(sites.c.site_id.in_(some))
         with transaction(engine) as db:
-            found.update((row.site_id, row.site) for row in db.execute(asked))
+            found.update((row.site_id, row.site) for row in db.execute(query))
     return found
 
 
@@ -143,7 +137,7 @@ def _names(engine: Engine, numbers: Collection[int]) -> dict[int, str]:
 
 
 class Again:
-    """Lets pages of sites that the queue knows be fetched again."""
+    """Schedules pages to be fetched again."""
 
     def __init__(self, queue: SiteQueue, engine: Engine, options: Options) -> None:
         self._queue = queue
@@ -151,7 +145,7 @@ class Again:
         self._options = options
 
     async def fetch(self, site: str, hashes: Collection[int]) -> int | None:
-        """How many pages of the site are fetched again by that; None: an agent holds it, or it has changed just now."""
+        """Returns how many pages are scheduled; None: the site is leased or just changed."""
         record = await self._queue.record(site)
         if record is None or record.state in ("blocked", "alias"):
             return 0
@@ -175,7 +169,7 @@ class Again:
 
 
 def opened(engine: Engine, site: str, hashes: Collection[int]) -> tuple[Frontier, bytes]:
-    """A finished site's frontier in which these pages alone are to be fetched, and its checkpoint."""
+    """A finished site's frontier with these pages pending, and its checkpoint."""
     checkpoint = checkpoint_from_tables(engine, site, again=hashes, more=True) or b""
     frontier = Frontier(site=site)
     frontier.restore([checkpoint])

@@ -1,11 +1,7 @@
-"""Finished sites that are opened again: for pages that were offered to them, or sent back to loading.
+"""Reopens finished sites for new paths (seeds, links, redirects) and pages to load again (recheck, revive).
 
-Seeds, links and redirects offer paths to finished sites; recheck and revive send pages back. An agent knows no tables,
-so a coordinator compares: a path that the tables have changes nothing, any other opens its site, with a checkpoint of
-its pages in the tables, in which these alone are still to be fetched. Nothing is decided by what the tables do not have
-yet: a site waits until all is stored that was published before it had something to be decided. Of several coordinators
-one decides, by a lock, in a thread of its own: a site of a million pages takes a while, and records come all the time.
-Killed at any moment it loses nothing: what is not decided is looked at again.
+One coordinator's thread decides at a time, by a lock. A site with paths that the tables lack gets a checkpoint made
+of its rows, once all earlier records are stored. After a crash it is decided again.
 """
 
 from __future__ import annotations
@@ -47,11 +43,7 @@ if TYPE_CHECKING:
     from crawler.reconcile.agreement import Owed
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The lock under which one of several coordinators decides which sites are opened, or left out as aliases.
-#
-# Redis takes it back after LOCK_SECONDS; what is decided then is refused by the queue (LockLostError), and decided
-# again at the next look. Questions to the tables may take longer than that, and would be asked again for ever.
+# --- The decision lock ------------------------------------------------------------------------------------
 
 
 LOCK_SECONDS: Final = 10.0
@@ -60,20 +52,20 @@ T = TypeVar("T")
 
 
 class DecisionLock:
-    """The lock as one coordinator has it."""
+    """A lock that expires after LOCK_SECONDS; the queue then raises LockLostError."""
 
     def __init__(self, queue: SiteQueue, name: str, number: int) -> None:
-        self.holder = (name, number)  # as the queue's operations take it
+        self.holder = (name, number)  # argument of the queue's operations
         self._queue = queue
 
     @classmethod
     async def acquire(cls, queue: SiteQueue, name: str) -> DecisionLock | None:
-        """None: another coordinator has it."""
+        """Returns None when another coordinator holds the lock."""
         number = await queue.lock("opener", name, LOCK_SECONDS)
         return cls(queue, name, number) if number else None
 
     async def keep(self, work: Callable[[], T]) -> T:
-        """The result of work over the tables, in a thread; the lock is held until it is there. LockLostError."""
+        """Runs `work` in a thread while renewing the lock; raises LockLostError."""
         working = asyncio.create_task(asyncio.to_thread(work))
         done = False
         while not done:
@@ -83,22 +75,18 @@ class DecisionLock:
         return await working
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Finished sites that have all the pages that MAX_PAGES_PER_SITE, or a budget of their own, allows.
-#
-# What is offered to such a site is not fetched, so the site is not opened for it: its new URLs are counted as left
-# out, in the queue and in the tables, with those that its own pages name. A URL that is offered twice counts once.
+# --- Finished sites at their page limit -------------------------------------------------------------------
 
 
 class RefusedPages(NamedTuple):
-    """What is said of a full site once more URLs are left out of it."""
+    """A full site's new counts."""
 
-    left_out: str  # all URLs that bounds leave out (crawler.left_out.to_text)
-    record: bytes  # for the tables; empty: these URLs were counted before
+    left_out: str  # all URLs outside the limits (crawler.left_out.to_text)
+    record: bytes  # for the tables; empty: already counted
 
 
 def refuse_full(engine: Engine, options: Options, site: str, paths: Collection[str]) -> RefusedPages | None:
-    """Count paths (as written, of pages that the tables do not have); None: the site is to be opened for them."""
+    """Counts paths of unknown pages as left out; None: open the site for them."""
     row = _row_of_full(engine, options, site)
     if row is None:
         return None
@@ -106,10 +94,10 @@ def refuse_full(engine: Engine, options: Options, site: str, paths: Collection[s
     try:
         left.replay(unpacked(row.left_out_hashes or b""))
     except ValueError:
-        return None  # who opens the site counts anew, and says so
+        return None  # checkpoint_from_tables resets the count, with a warning
     left.add("pages", map(page_of, paths))
     before = counts_of(row)
-    # The hashes may be a sample; of known URLs the row has the exact number.
+    # The hashes may be a sample; the row's count is exact.
     many = max(left.counts.get("pages", 0), before.get("pages", 0))
     counts = {**before, "pages": many} if many else before
     record = b"" if counts == before else encode(_ended(site, row, left, counts))
@@ -117,7 +105,7 @@ def refuse_full(engine: Engine, options: Options, site: str, paths: Collection[s
 
 
 def _row_of_full(engine: Engine, options: Options, site: str) -> Any:
-    """The row of a finished site that has all its pages; None: it may have more."""
+    """The row of a finished site at its page limit; None: below it."""
     key = hash64(site)
     with transaction(engine) as db:
         row = db.execute(select(sites).where(sites.c.site_id == key, sites.c.state == FINISHED)).first()
@@ -129,7 +117,7 @@ def _row_of_full(engine: Engine, options: Options, site: str) -> Any:
 
 
 def _ended(site: str, row: Any, left: LeftOut, counts: dict[str, int]) -> SiteEnded:
-    """The site's last record, with more that is left out."""
+    """The last record with new counts of URLs left out."""
     return SiteEnded(
         site=site,
         ended_at=row.ended_at or 0,
@@ -145,29 +133,29 @@ def _ended(site: str, row: Any, left: LeftOut, counts: dict[str, int]) -> SiteEn
 
 
 def _reason(reason: str, before: Mapping[str, int], now: Mapping[str, int]) -> str:
-    """The site's reason, which says what is left out (crawler.agent.publisher)."""
+    """The reason with new counts (crawler.agent.publisher)."""
     old, new = (f"left out: {in_words(counts)}" for counts in (before, now))
     return reason.replace(old, new) if old in reason else "; ".join(filter(None, (reason, new)))
 
 
 logger = logging.getLogger("coordinator")
 
-# A page that loading is to load again.
+# A page to load again.
 SENT_BACK = and_(pages.c.state == "init", pages.c.last_checked > pages.c.fetched_at)
 
 LOOK_SECONDS: Final = 0.5
-# Sites decided of at one look, entries of offered paths that are read of each, and the time after which a look ends.
+# Sites per pass, entries of offered paths per site, and the maximum duration of a pass.
 SITES_AT_A_TIME: Final = 200
 ENTRIES_AT_A_TIME: Final = 50
 BUSY_SECONDS: Final = 0.25
-# A site whose opening took long is left alone for so many times as long: the agents' records come first.
+# A reopened site rests for this multiple of the time that it took: storing records has priority.
 REST_FACTOR: Final = 10.0
-# Hashes in one question to the tables.
+# Hashes per query.
 HASHES_AT_A_TIME: Final = 500
 
 
 class Reopening:
-    """One coordinator's decisions, in a thread of its own. `start` once, `end` once."""
+    """`start` once, `end` once."""
 
     def __init__(self, settings: BaseSettings, options: Options, name: str) -> None:
         self._settings = settings
@@ -182,17 +170,17 @@ class Reopening:
         self._thread: threading.Thread | None = None
 
     def start(self, engine: Engine) -> None:
-        """Begin to decide."""
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, args=(engine,), name="reopening", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what ended the thread, if something did."""
+        """Raises the error that ended the thread, if any."""
         if self._failure is not None:
             raise self._failure
 
     def end(self) -> None:
-        """Stop after the site that is being decided of."""
+        """Stops the thread after the current site."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -202,7 +190,7 @@ class Reopening:
             while not self._ending.is_set():
                 began = time.monotonic()
                 more = self._decide_if_there(engine)
-                # As much time for what stores the records, which this thread shares a processor with.
+                # Leaves as much time for storing records, which runs on the same processor.
                 self._ending.wait(time.monotonic() - began if more else LOOK_SECONDS)
         except Exception as error:
             self._failure = error
@@ -210,14 +198,14 @@ class Reopening:
             self.close()
 
     def _decide_if_there(self, engine: Engine) -> bool:
-        """As `decide`; False where database or server are away, which is logged where records wait for them."""
+        """As `decide`; False while Redis or the database is away."""
         try:
             return self.decide(engine)
         except (DatabaseAwayError, redis.RedisError):
             return False
 
     def decide(self, engine: Engine) -> bool:
-        """Decide of some sites, if there are any; whether there is more to decide at once."""
+        """Decides some sites; returns whether to continue at once."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         try:
@@ -227,11 +215,11 @@ class Reopening:
                 raise
             if not self._warned_broken:
                 self._warned_broken = True
-                logger.error("no finished site is opened for new pages until this is mended: %s", error)
+                logger.error("finished sites are not reopened until this key is repaired: %s", error)
             return False
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Closes the connection to Redis."""
         if self._runner is not None:
             if self._client is not None:
                 self._runner.run(self._client.aclose())
@@ -260,30 +248,30 @@ class Reopening:
             self._rests |= {site: now + REST_FACTOR * took for site, took in decision.took.items()}
 
     async def _stored(self, queue: SiteQueue) -> dict[str, int]:
-        """The first sites that do not rest, by the time up to which the tables have all that was published."""
+        """Sites whose published records are all stored, with times; without resting ones."""
         since = await queue.to_decide(SITES_AT_A_TIME + len(self._rests))
-        # Asked after they were listed: what their last holders published is older than that.
+        # Read after the sites: records of their last leases are older.
         oldest_ms = await queue.oldest_record_ms()
         stored = [one for one in since.items() if oldest_ms is None or oldest_ms > one[1]]
         return dict([one for one in stored if one[0] not in self._rests][:SITES_AT_A_TIME])
 
 
 class _Decision:
-    """One look, under the lock."""
+    """One pass, under the lock."""
 
     def __init__(self, engine: Engine, queue: SiteQueue, options: Options, lock: DecisionLock) -> None:
         self._engine = engine
         self._queue = queue
         self._options = options
         self._lock = lock
-        self.took: dict[str, float] = {}  # sites that were opened -> seconds
+        self.took: dict[str, float] = {}  # reopened sites -> seconds
 
     async def take(self, since_ms: Mapping[str, int], ending: threading.Event) -> bool:
-        """Decide of these sites; whether something was decided, so that it is worth looking at once again."""
+        """Decides these sites; returns whether there were any."""
         if not since_ms:
             return False
         found = zip(since_ms, await self._queue.offered([*since_ms], ENTRIES_AT_A_TIME), strict=True)
-        # One that was finished since it was listed waits for its last pages.
+        # A site finished since it was listed waits for its last pages.
         offered = {site: one for site, one in found if one.since_ms == since_ms[site]}
         finished = {
             site: one for site, one in offered.items() if one.record and one.record.state == "finished"
@@ -292,7 +280,7 @@ class _Decision:
         by_depth = self._options.max_depth > 0
         new = await self._lock.keep(lambda: unknown_of(self._engine, offers, by_depth=by_depth))
         to_open = {site: one for site, one in finished.items() if new[site] or one.noted}
-        # Of one that is finished by now, and was not when it was read, nothing is compared yet.
+        # A site finished since it was read is not compared yet.
         decided = {
             site: len(one.entries) if site in finished else 0
             for site, one in offered.items()
@@ -315,7 +303,7 @@ class _Decision:
             self.took[site] = time.monotonic() - began
 
     async def _refuse(self, undecided: Undecided, new: Collection[str]) -> bool:
-        """Leave these paths out if the site has all its pages; False: it is to be opened."""
+        """Leaves paths out if the site is full; False: open it."""
         record, taken = undecided.record, len(undecided.entries)
         if record is None or record.done_hash is None:
             return False
@@ -326,11 +314,11 @@ class _Decision:
         return True
 
     def _refused(self, site: str, new: Collection[str]) -> RefusedPages | None:
-        # Not the known pages that a shorter way leads to.
+        # Without known pages at a smaller depth.
         unknown = unknown_of(self._engine, {site: dict.fromkeys(new, 0)})[site]
         refused = refuse_full(self._engine, self._options, site, unknown)
         if refused is not None and refused.record:
-            logger.info("%s has all its pages (MAX_PAGES_PER_SITE): %d URLs are left out", site, len(unknown))
+            logger.info("%s is at MAX_PAGES_PER_SITE: %d URLs are left out", site, len(unknown))
         return refused
 
     async def _reopen(self, site: str, undecided: Undecided, many: int) -> None:
@@ -345,45 +333,45 @@ class _Decision:
         )
         opened = await self._queue.reopen(*self._lock.holder, site, checkpoint, taken, noted, owed)
         if opened and checkpoint:
-            logger.info("%s is opened again: %s", site, _why(many, noted))
+            logger.info("%s is reopened: %s", site, _why(many, noted))
 
     def _checkpoint(
         self, site: str, record: SiteRecord | None, many: int, now_ms: int
     ) -> tuple[bytes, Owed | None]:
-        """Empty: nothing of the site is to be loaded. With it what the tables lost of the site."""
+        """The checkpoint (empty: nothing to load), and lost rows."""
         lost = self._lost(record, now_ms)
         made = checkpoint_from_tables(self._engine, site, again=lost is not None, more=many > 0)
         return made or b"", lost
 
     def _lost(self, record: SiteRecord | None, now_ms: int) -> Owed | None:
-        """What of the finished site is gone from the tables: a checkpoint made of these would hide that."""
+        """Lost rows, which a checkpoint made of the others would hide."""
         lost = lost_pages(self._engine, record, now_ms) if record is not None else None
         if record is not None and lost is not None:
-            logger.warning("%s: pages of it are gone from the tables; it is walked again", record.site)
+            logger.warning("%s: the tables have lost pages, crawling it again", record.site)
         return lost
 
 
 def _why(many: int, noted: int) -> str:
-    reasons = [f"{many} URLs that others name are new"] if many else []
-    return "; ".join([*reasons, "pages are to be loaded again"] if noted else reasons)
+    reasons = [f"{many} new URLs"] if many else []
+    return "; ".join([*reasons, "pages to load again"] if noted else reasons)
 
 
 def _paths(entries: Sequence[str]) -> dict[str, int]:
-    """The paths that were offered, each with its least depth."""
+    """The offered paths with their least depth."""
     least: dict[str, int] = {}
     for entry in entries:
-        given = read_entry(entry)
-        least.update((path, min(given.depth, least.get(path, given.depth))) for path in given.paths)
+        offer = read_entry(entry)
+        least.update((path, min(offer.depth, least.get(path, offer.depth))) for path in offer.paths)
     return least
 
 
 def unknown_of(
     engine: Engine, offered: Mapping[str, Mapping[str, int]], *, by_depth: bool = False
 ) -> dict[str, set[str]]:
-    """Of the paths of each site, as written, those that the tables have no page of: one for each new page.
+    """The offered paths without a row, one for each new page.
 
-    `offered` gives the depth of each path. `by_depth`: a page that the tables have as a deeper one counts as new, since
-    links of it may have been left out.
+    `offered`: path -> depth by site. `by_depth`: pages known at a greater depth count as new, since their links may
+    have been left out.
     """
     wanted = {
         (hash64(site), hash64(site + page_of(path))): (site, path, depth)
@@ -410,21 +398,18 @@ def unknown_of(
 def checkpoint_from_tables(
     engine: Engine, site: str, *, again: bool | Collection[int] = False, more: bool = False
 ) -> bytes | None:
-    """The whole checkpoint of a site by its pages in the tables; None: nothing of the site is to be loaded.
+    """A checkpoint made of the site's rows; None: nothing to load.
 
-    Its known pages remain known, with their depths and checksums, and what bounds leave out remains counted. To be
-    loaded are those that recheck sent back, which the tables hold as Init with a check later than their load; with
-    `again` all of them, for a site whose own checkpoint is lost: the tables have its links as hashes, and what they led
-    to must be found once more; or those with these hashes. `more`: there are new pages to load too, so that a
-    checkpoint is made in any case.
+    To load: pages sent back, and with `again` all pages or those with these hashes. Keeps depths, checksums and
+    counts of URLs left out. `more`: never None.
     """
     columns = (
         *(pages.c.url, pages.c.depth, pages.c.sha256, pages.c.duplicate_of, pages.c.asked_as),
         SENT_BACK.label("sent_back"),
     )
-    asked = select(*columns, pages.c.url_hash, pages.c.id).where(pages.c.site_id == hash64(site))
-    # Some at a time: a site may have a million pages, and a transaction that lasts lets SQLite's log grow.
-    rows = [row for some in by_key(engine, asked, pages.c.url_hash) for row in some]
+    query = select(*columns, pages.c.url_hash, pages.c.id).where(pages.c.site_id == hash64(site))
+    # In short transactions: a site may have a million pages, and a long one lets SQLite's WAL grow.
+    rows = [row for some in by_key(engine, query, pages.c.url_hash) for row in some]
     rows.sort(key=lambda row: (row.depth, row.id))
     left = select(sites.c.left_out_hashes).where(sites.c.site_id == hash64(site))
     with transaction(engine) as db:
@@ -444,5 +429,5 @@ def checkpoint_from_tables(
     try:
         return checkpoint_of(site, known, left_out)
     except ValueError as error:
-        logger.warning("%s: what was left out of it cannot be read (%s); it is counted anew", site, error)
+        logger.warning("%s: invalid hashes of URLs left out (%s), counting them from 0", site, error)
         return checkpoint_of(site, known)

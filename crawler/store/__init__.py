@@ -1,1 +1,1 @@
-"""From the results stream to the tables: the bundled server, the stream, coordinators, the database."""
+"""The database of record: schema, migration, reading and writing."""

@@ -1,8 +1,4 @@
-"""Addresses of hosts, looked up beside any crawl for whoever analyses one; remembered below VAR_DIR.
-
-The machine's own resolver is asked, several names at a time. What it said is kept for KEPT_SECONDS in one JSON file,
-also that a name is not there; a file that cannot be read or written costs nothing but asking again. Never raises.
-"""
+"""Parallel DNS lookups for reports, cached for KEPT_SECONDS in a JSON file (failed ones too). Never raises."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ from pathlib import Path
 
 KEPT_SECONDS = 30 * 86_400.0
 AT_A_TIME = 32
-# A name that asks for more is not worth a report's time.
+# Most lookups per call; more would delay a report too long.
 MOST_NAMES = 20_000
 
 Resolve = Callable[[str], str]
 
 
 def resolved(host: str) -> str:
-    """The first address of a host; empty: it has none, or none just now."""
+    """The first address of a host; empty if the lookup fails."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
@@ -31,7 +27,7 @@ def resolved(host: str) -> str:
 
 
 class Addresses:
-    """What is known of hosts' addresses, in one file."""
+    """The cached addresses of hosts."""
 
     def __init__(self, file: Path, resolve: Resolve = resolved) -> None:
         self._file = file
@@ -39,7 +35,7 @@ class Addresses:
         self._known = _read(file)
 
     def of(self, hosts: Iterable[str]) -> dict[str, str]:
-        """The address of each host, empty where it has none; the first MOST_NAMES unknown ones are asked for."""
+        """The hosts' addresses, empty for failed lookups; looks up at most MOST_NAMES uncached hosts."""
         wanted = list(hosts)
         oldest = time.time() - KEPT_SECONDS
         new = [host for host in wanted if self._known.get(host, ("", 0.0))[1] < oldest][:MOST_NAMES]
@@ -52,9 +48,9 @@ class Addresses:
 
     def _write(self) -> None:
         with suppress(OSError):
-            beside = self._file.with_suffix(".new")
-            beside.write_text(json.dumps(self._known), encoding="utf-8")
-            beside.replace(self._file)
+            temporary = self._file.with_suffix(".new")
+            temporary.write_text(json.dumps(self._known), encoding="utf-8")
+            temporary.replace(self._file)
 
 
 def _read(file: Path) -> dict[str, tuple[str, float]]:

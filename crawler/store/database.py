@@ -1,13 +1,10 @@
-"""Opens the database of record, brings its tables to this version, and tells what went wrong with it.
+"""Opens and migrates the database of record, and maps drivers' errors to three of our own.
 
-Hides drivers: their pragmas and session settings, and their hundred ways to fail, which become three.
-
-    DatabaseError           cannot be used as it is; a person must act
+    DatabaseError           unusable; an operator must act
       DatabaseAwayError          refused, cut off, locked or full: the same call may succeed later
-      RowRefusedError            the database works, but will not take what a statement carried
+      RowRefusedError            the database refuses a value of the statement
 
-Every message names DATABASE_URL with the password hidden, what came, and what to do. After any of them the
-transaction is rolled back.
+Each message names DATABASE_URL without its password. The transaction is rolled back before any of them is raised.
 """
 
 from __future__ import annotations
@@ -39,11 +36,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from crawler.store.tables import metadata
 
-# Revisions in the order of time; the last one is what this version writes (migrations/versions).
+# Revisions (migrations/versions), oldest first; the last one is the current schema.
 KNOWN = ("0017",)
 _MIGRATIONS = "crawler.store:migrations"
 VERSION_TABLE = "lowtide_version"
-# As alembic makes it.
+# The same table as Alembic's own.
 _VERSIONS = Table(
     VERSION_TABLE,
     MetaData(),
@@ -51,20 +48,20 @@ _VERSIONS = Table(
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )
 
-# What a lock may take before a statement gives up, in seconds; below the life of a coordinator's heartbeat.
+# Lock timeout of a statement, in seconds; shorter than a coordinator's heartbeat TTL.
 LOCK_SECONDS = 10
-# What one connection attempt may take, in seconds.
+# Timeout of one connection attempt, in seconds.
 CONNECT_SECONDS = 10
-# A migration of large tables may take long; another coordinator that starts meanwhile waits this many seconds.
+# How long a starting coordinator waits for another one's migration, in seconds; large tables take long.
 MIGRATION_SECONDS = 600
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 _EXTRAS = {"postgresql": "postgres", "mysql": "mariadb", "mariadb": "mariadb"}
 _WANTED = "expected sqlite:///PATH, postgresql+psycopg://USER@HOST/NAME or mariadb+pymysql://USER@HOST/NAME"
 
-# 8 KiB pages and a late checkpoint: rows in random key order dirty half as many bytes (1.5x faster writes).
-# busy_timeout stands first, so that the switch to WAL already waits for another process that does the same.
-# synchronous=FULL: a commit is on the disk when it returns. Its records are acknowledged then, and Redis forgets them.
+# 8 KiB pages and late checkpoints halve the bytes written for rows in random key order (1.5x faster writes).
+# busy_timeout comes first: the switch to WAL waits for other processes too.
+# synchronous=FULL: a commit is on disk when it returns, before its records are acknowledged and deleted in Redis.
 _PRAGMAS = (
     f"busy_timeout={LOCK_SECONDS * 1000}",
     "page_size=8192",
@@ -73,7 +70,7 @@ _PRAGMAS = (
     "cache_size=-65536",
     "wal_autocheckpoint=10000",
 )
-# A silent network must not hold a coordinator for the two hours of TCP's defaults.
+# Detects dead connections in seconds; TCP's defaults take two hours.
 _POSTGRES: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 30,
@@ -81,7 +78,7 @@ _POSTGRES: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-# Strict, or the server cuts long values with a mere warning.
+# Strict mode: without it the server truncates long values with a warning only.
 _MARIADB: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
     "read_timeout": MIGRATION_SECONDS,
@@ -93,38 +90,38 @@ _MARIADB: dict[str, Any] = {
 
 
 class DatabaseError(Exception):
-    """The database cannot be used as it is."""
+    """Unusable until an operator acts."""
 
 
 class MissingDriverError(DatabaseError):
-    """The database's driver is not installed; the text says which command installs it."""
+    """The driver is not installed; the message has the install command."""
 
 
 class DatabaseAwayError(DatabaseError):
-    """The database cannot be reached, is locked or full just now; the same call may succeed later."""
+    """Unreachable, locked or full; the same call may succeed later."""
 
 
 class RowRefusedError(DatabaseError):
-    """The database works but refuses a value; leaving out the row that carries it helps."""
+    """The database refuses a value of a row."""
 
 
 def told(url: str | URL) -> str:
-    """The database's URL for messages and logs, its password hidden."""
+    """The URL for messages, its password hidden."""
     if isinstance(url, URL):
-        # A file's name as it is: sqlite takes what stands there, and nobody finds a path by its per cents.
+        # SQLite paths are shown unescaped, as they are on disk.
         is_file = url.get_backend_name() == "sqlite" and url.database and not url.query
         return f"{url.drivername}:///{url.database}" if is_file else url.render_as_string(hide_password=True)
     return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
 
 
 def open_database(url: str) -> Engine:
-    """An engine for DATABASE_URL; DatabaseError where the URL or its driver cannot work.
+    """An engine for DATABASE_URL, not connected yet; to be disposed.
 
-    Connects to nothing yet. `dispose()` it at the end.
+    Raises DatabaseError for an invalid URL, MissingDriverError without its driver.
     """
     parsed = _parse(url)
     backend = parsed.get_backend_name()
-    # The pool tells with a traceback of a line that broke behind a commit; the next statement tells it in our words.
+    # The pool logs connections that broke after a commit, with a traceback; the next statement raises our own error.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     try:
         if backend == "sqlite":
@@ -132,8 +129,8 @@ def open_database(url: str) -> Engine:
             engine = create_engine(parsed, connect_args={"timeout": LOCK_SECONDS})
             event.listen(engine, "connect", _set_pragmas)
             return engine
-        given = _POSTGRES if backend == "postgresql" else _MARIADB
-        engine = create_engine(parsed, pool_pre_ping=True, connect_args=given)
+        connect_args = _POSTGRES if backend == "postgresql" else _MARIADB
+        engine = create_engine(parsed, pool_pre_ping=True, connect_args=connect_args)
         if backend == "postgresql":
             event.listen(engine, "connect", _commit_to_disk)
         return engine
@@ -143,7 +140,7 @@ def open_database(url: str) -> Engine:
         extra = _EXTRAS.get(backend, backend)
         from rankers import extras
 
-        # By the database: a URL may name a driver that no extra has.
+        # Chosen by database: the URL may name a driver that no extra installs.
         missing = extras.text(error.name or "its driver", extra)
         raise MissingDriverError(f"DATABASE_URL {told(parsed)}: {missing}") from None
     except (ArgumentError, TypeError, ValueError) as error:
@@ -151,7 +148,7 @@ def open_database(url: str) -> Engine:
 
 
 def require_driver(url: str) -> None:
-    """MissingDriverError where the URL's driver is not installed; all else that may be wrong with it is left alone."""
+    """Raises MissingDriverError if the driver is not installed; ignores other errors."""
     try:
         open_database(url).dispose()
     except MissingDriverError:
@@ -161,15 +158,15 @@ def require_driver(url: str) -> None:
 
 
 def check_version(engine: Engine) -> str | None:
-    """The revision of the tables; None: there are none yet. DatabaseError for tables that are not ours to touch."""
+    """The revision, None without tables. Raises DatabaseError for foreign or unknown tables."""
     with transaction(engine) as connection:
         return _revision(connection)
 
 
 def migrate(engine: Engine) -> None:
-    """Makes the tables, or brings them to this version; whoever comes second waits and finds it done.
+    """Creates or upgrades the tables, once for concurrent calls.
 
-    DatabaseAwayError where the database does not answer, DatabaseError for tables of a newer or unknown version.
+    Raises DatabaseAwayError if the database is unreachable, DatabaseError if the schema is unknown.
     """
     if check_version(engine) == KNOWN[-1]:
         return
@@ -183,10 +180,7 @@ def migrate(engine: Engine) -> None:
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """One transaction: committed at the end of the block, or rolled back and told as a DatabaseError.
-
-    A ValueError or OverflowError of a driver that cannot encode a value counts as RowRefusedError.
-    """
+    """Commits at the end of the block, or rolls back and raises a DatabaseError."""
     try:
         with engine.begin() as connection:
             yield connection
@@ -195,12 +189,12 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def explain(error: Exception, url: URL) -> DatabaseError:
-    """The one of our three errors that a driver's error means."""
+    """Maps a driver's error to one of ours."""
     kind = _kind(error)
     cause = getattr(error, "orig", None) or error
     reason = " ".join(str(cause).split())[:300] or type(cause).__name__
     advice = {
-        DatabaseAwayError: "waiting helps, or see to the server",
+        DatabaseAwayError: "wait, or check the server",
         RowRefusedError: "a value of this row cannot be stored",
         DatabaseError: "correct DATABASE_URL or the database",
     }[kind]
@@ -211,7 +205,7 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise DatabaseError(f"DATABASE_URL {told(url)!r} is no database URL; {_WANTED}") from None
+        raise DatabaseError(f"DATABASE_URL {told(url)!r} is not a database URL; {_WANTED}") from None
     if "+" not in parsed.drivername:
         parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     backend = parsed.get_backend_name()
@@ -228,11 +222,13 @@ def _check_file(url: URL) -> None:
         return
     if path in ("", ":memory:"):
         raise DatabaseError(
-            f"DATABASE_URL {told(url)}: a database in memory ends with its process; expected sqlite:///PATH"
+            f"DATABASE_URL {told(url)}: an in-memory database is lost when its process ends; expected sqlite:///PATH"
         )
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise DatabaseError(f"DATABASE_URL {told(url)}: no folder {folder}; make it, or correct the path")
+        raise DatabaseError(
+            f"DATABASE_URL {told(url)}: folder {folder} does not exist; create it, or correct the path"
+        )
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
@@ -243,7 +239,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 
 
 def _commit_to_disk(connection: Any, _record: object) -> None:
-    """Where the server's commits do not wait for the disk, those of this session do."""
+    """Turns synchronous_commit on where the server has it off."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false) "
@@ -253,11 +249,7 @@ def _commit_to_disk(connection: Any, _record: object) -> None:
 
 
 def _bind_quickly() -> None:
-    """Tells the driver that None and bytes are bound as they are.
-
-    It takes them for strangers and looks for an adapter each time, by raising and dropping an AttributeError: 0.13 us a
-    value, a seventh of what a page's row costs. Both functions give back what they are given.
-    """
+    """Identity adapters for None and bytes: failed lookups cost 0.13 us a value."""
     sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
     sqlite3.register_adapter(bytes, bytes)
 
@@ -273,13 +265,13 @@ def _revision(connection: Connection) -> str | None:
         return None
     found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars().all()  # noqa: S608
     if not found:
-        return None  # a migration that was killed where DDL cannot be rolled back; the next one goes on
+        return None  # a migration was killed where DDL cannot be rolled back; the next one continues it
     version = str(found[0])
     if version < KNOWN[0]:
         raise DatabaseError(
-            f"DATABASE_URL {url} holds tables of version {version}, which no release made; this Lowtide brings up none "
-            f"before {KNOWN[0]}: begin a new crawl (another VAR_DIR, or another DATABASE_URL and KEY_PREFIX), or go on "
-            "with the Lowtide that made them"
+            f"DATABASE_URL {url} holds tables of version {version}, which was never released; this Lowtide upgrades "
+            f"tables of {KNOWN[0]} or later: start a new crawl (another VAR_DIR, or another DATABASE_URL and "
+            "KEY_PREFIX), or continue with the Lowtide that made them"
         )
     if version not in KNOWN:
         raise DatabaseError(
@@ -300,10 +292,9 @@ def _refuse_strangers(url: str, names: set[str]) -> None:
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """Holds off every other migration of this database until the block ends."""
     kind = connection.dialect.name
     if kind == "sqlite":
-        # The driver begins no transaction for DDL; begun by hand, all of it commits at once or not at all.
+        # The driver does not begin a transaction for DDL; BEGIN makes the migration atomic.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield
     elif kind == "postgresql":
@@ -317,24 +308,21 @@ def _alone(connection: Connection) -> Iterator[None]:
 @contextmanager
 def _named_lock(connection: Connection) -> Iterator[None]:
     name = {"name": f"lowtide.migrate.{connection.engine.url.database}"[:64]}
-    asked = text(f"SELECT GET_LOCK(:name, {MIGRATION_SECONDS - 60})")
-    if connection.execute(asked, name).scalar() != 1:
+    get_lock = text(f"SELECT GET_LOCK(:name, {MIGRATION_SECONDS - 60})")
+    if connection.execute(get_lock, name).scalar() != 1:
         raise DatabaseAwayError(
             f"DATABASE_URL {told(connection.engine.url)}: another process is migrating it; wait"
         )
     try:
         yield
-        # Not left to the transaction's end: whoever gets the lock next must find the new version.
+        # Commit before RELEASE_LOCK: the next holder must read the new version.
         connection.execute(text("COMMIT"))
     finally:
         connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
 
 
 def _make(connection: Connection) -> None:
-    """All tables of this version at once: walking through the revisions would take an empty database 0.2 s.
-
-    The version's own row comes last. Killed before that, MariaDB keeps what there is, and the revisions go on from it.
-    """
+    """Creates all tables, faster than Alembic; a killed call is continued, since the version comes last."""
     _VERSIONS.create(connection)
     metadata.create_all(connection)
     connection.execute(_VERSIONS.insert().values(version_num=KNOWN[-1]))
@@ -351,15 +339,15 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-# --- What a driver's error means --------------------------------------------------------------------------
+# --- Classes of drivers' errors ---------------------------------------------------------------------------
 
-# By SQLite's primary code: busy, locked, out of memory, I/O error, full, locking protocol.
+# SQLite primary result codes: busy, locked, out of memory, I/O error, full, locking protocol.
 _SQLITE_AWAY = {5, 6, 7, 10, 13, 15}
 _SQLITE_ROW = {18, 19, 20}  # too big, constraint, type mismatch
-# By the first letters of SQLSTATE: connection, rollback (deadlock), resources, lock, shutdown, I/O, read-only.
+# SQLSTATE prefixes: connection, rollback (deadlock), resources, lock, shutdown, I/O, read-only.
 _POSTGRES_AWAY = ("08", "40", "53", "55P03", "57", "58", "25006")
 _POSTGRES_ROW = ("22", "23", "54")
-# PostgreSQL refuses a connection with FATAL; these alone pass by themselves.
+# PostgreSQL refuses connections with FATAL; only these messages are temporary.
 _POSTGRES_PASSING = (
     "starting up",
     "shutting down",
@@ -399,7 +387,6 @@ def _told_by(code: int, away: set[int], row: set[int]) -> type[DatabaseError]:
 
 
 def _by_class(name: str, words: str) -> type[DatabaseError]:
-    """A driver's error without a code: raised on the client's side, or by a refused connection."""
     if name in ("DataError", "IntegrityError"):
         return RowRefusedError
     if name in ("OperationalError", "ConnectionTimeout"):

@@ -1,10 +1,7 @@
-"""Settings of servers that let a power cut take back what they acknowledged, each named with what to do about it.
+"""Finds server settings under which a power failure loses acknowledged data.
 
-A coordinator acknowledges a record, and Redis forgets it, when the database has committed it. So a commit must be on
-the disk when it returns. Redis may be behind the tables, since pages are then fetched again, but only by a second or
-two: what people gave it (seeds, commands) stands nowhere else.
-
-DatabaseError and redis.ConnectionError where the server does not answer.
+Records are deleted from Redis after commit. Raises DatabaseError or redis.ConnectionError if the server does not
+answer.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Risk(NamedTuple):
-    """A setting that does not keep what was acknowledged."""
+    """A setting that may lose data."""
 
     name: str
     value: str
@@ -35,14 +32,14 @@ class Risk(NamedTuple):
 
 class _Rule(NamedTuple):
     name: str
-    safe: tuple[str, ...]  # in lower case; the first one is what is advised
+    safe: tuple[str, ...]  # in lower case; the first one is recommended
     advice: str
 
 
 _POSTGRES: Final = (
     _Rule("fsync", ("on",), "set it in postgresql.conf and reload"),
     _Rule("full_page_writes", ("on",), "set it in postgresql.conf and reload"),
-    # Off for the whole server is put right for our own sessions (database.py); a pooler between may undo that.
+    # Our sessions turn it on (database.py); a connection pooler may undo that.
     _Rule(
         "synchronous_commit",
         ("on", "local", "remote_write", "remote_apply"),
@@ -64,18 +61,18 @@ _MARIADB: Final = (
 
 
 def of_database(engine: Engine) -> list[Risk]:
-    """What the database's settings risk, as this session sees them; SQLite's are our own."""
+    """Risky settings in this session; none for SQLite, whose settings are ours."""
     kind = engine.dialect.name
     if kind == "sqlite":
         return []
     rules = _POSTGRES if kind == "postgresql" else _MARIADB
     names = ", ".join(f"'{rule.name}'" for rule in rules)
     if kind == "postgresql":
-        asked = f"SELECT name, setting FROM pg_settings WHERE name IN ({names})"  # noqa: S608 - our own names
+        query = f"SELECT name, setting FROM pg_settings WHERE name IN ({names})"  # noqa: S608 - our own names
     else:
-        asked = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
+        query = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
     with transaction(engine) as connection:
-        found = {str(name): str(value) for name, value in connection.execute(text(asked))}
+        found = {str(name): str(value) for name, value in connection.execute(text(query))}
     return [
         Risk(rule.name, found[rule.name], rule.safe[0], rule.advice)
         for rule in rules
@@ -84,7 +81,7 @@ def of_database(engine: Engine) -> list[Risk]:
 
 
 def of_redis(client: redis.Redis) -> list[Risk]:
-    """What the settings of Redis risk, as far as this user may ask."""
+    """Risky settings that this user may read."""
     try:
         info: Any = client.info("persistence")
     except NoPermissionError:
@@ -99,14 +96,11 @@ def of_redis(client: redis.Redis) -> list[Risk]:
 
 
 def appendfsync(client: redis.Redis) -> str:
-    """When Redis brings its append-only file to the disk; empty where it may not be asked.
-
-    A user with a name may do no more than its part as a rule, and each refusal would stand in the server's log.
-    """
+    """The setting; empty for named users (ACLs usually deny CONFIG, and log it) and without CONFIG."""
     if client.get_connection_kwargs().get("username") not in (None, "", "default"):
         return ""
     try:
         found: Any = client.config_get("appendfsync")
-    except redis.ResponseError:  # a server that is rented may have no CONFIG at all
+    except redis.ResponseError:  # managed servers may have no CONFIG
         return ""
     return str(found.get("appendfsync", ""))

@@ -1,9 +1,6 @@
-"""Questions to the tables whose answers others show: the figures at the end of a crawl.
+"""Read-only queries for reports, in short transactions, since long ones make SQLite's WAL grow.
 
-Reads only; DatabaseError where the database does not answer. Large tables are read stretch by stretch: a transaction
-that lasts keeps SQLite's log from being used again, and while a coordinator writes that grows by gigabytes. So figures
-of a crawl that goes on are not of one moment: a page that changes meanwhile counts once, as it was or as it is, and
-what comes meanwhile does not count.
+So figures of a running crawl are no snapshot. Raises DatabaseError if the database does not answer.
 """
 
 from __future__ import annotations
@@ -24,33 +21,33 @@ if TYPE_CHECKING:
     from sqlalchemy.sql import ColumnElement
 
 
-# How many kinds of failure are told apart; the rest is rarely worth a line.
+# How many statuses of failures a summary lists.
 TOP_STATUSES = 10
-# Rows of one stretch: some 20 ms of `pages` where they are in memory.
+# Rows per range: about 20 ms of `pages` from memory.
 STRETCH_ROWS = 10_000
 
 
-# Where a site stands that is another one under a second name.
+# The group of sites that are aliases of others.
 _ALIAS = "alias"
 
 
 class Summary(TypedDict):
-    """A crawl in figures; counts are of sites or pages, times milliseconds since 1970 or None without a page."""
+    """A crawl's figures; times are Unix ms, None without pages."""
 
     sites: int
-    sites_finished: int  # each site counts in one of these four, or is unfinished
+    sites_finished: int  # each site counts in one of these four, or it is unfinished
     sites_paused: int
     sites_blocked: int
     sites_aliases: int
-    aliases: int  # sites that are others under a second name, and left out
-    aliases_not_asked: int  # URLs known of these that were not asked there
-    same: int  # sites that have the pages of another one, and are crawled all the same
+    aliases: int  # sites that are second names of others and not crawled
+    aliases_not_asked: int  # known URLs of these that were not fetched
+    same: int  # sites with the same pages as another one that are crawled anyway
     stored: int
     duplicates: int
     redirected: int
     filtered: int
     failed: int
-    failed_by_status: dict[int, int]  # the most frequent first; negative: no answer came
+    failed_by_status: dict[int, int]  # the most frequent first; negative: no response
     denied: int
     bytes: int  # of stored pages' bodies, decoded
     first_fetch: int | None
@@ -59,23 +56,23 @@ class Summary(TypedDict):
 
 
 class SiteCut(NamedTuple):
-    """A site of which bounds leave URLs out."""
+    """A site with URLs outside the limits."""
 
     site: str
     left_out: dict[str, int]  # by reason (crawler.left_out)
-    budget: int | None  # of its own, in pages; None: the crawl's
+    budget: int | None  # its own, in pages; None: the crawl's
 
 
 class Cuts(NamedTuple):
-    """What bounds leave out of a crawl."""
+    """URLs outside the limits."""
 
     sites: int
-    by: dict[str, int]  # URLs by reason, the most first
-    most: list[SiteCut]  # the sites of which most is left out
+    by: dict[str, int]  # URLs by reason, descending
+    most: list[SiteCut]  # the sites with most of these URLs
 
 
 class Turns(NamedTuple):
-    """Turns in the history: how many, and when the first and the last were; None: there were none."""
+    """Number of fetches, and the first and last one's time; None without fetches."""
 
     many: int
     first: int | None
@@ -83,14 +80,14 @@ class Turns(NamedTuple):
 
 
 def summary(engine: Engine) -> Summary:
-    """The figures of everything in the database."""
+    """The figures of the whole database."""
     found = _outcomes(engine)
     with transaction(engine) as connection:
         alias = case((sites.c.alias_of.is_not(None), _ALIAS))
-        # What the operator did comes first: pages of a site that is stopped may be pending, whatever its state.
+        # The operator's command takes precedence over the state: a stopped site may have pending pages.
         stands = func.coalesce(sites.c.stopped, alias, sites.c.state).label("stands")
-        asked = select(stands, func.count()).group_by(stands)
-        states: dict[str, int] = dict(connection.execute(asked).all())
+        query = select(stands, func.count()).group_by(stands)
+        states: dict[str, int] = dict(connection.execute(query).all())
         letters = connection.execute(select(func.count()).select_from(dead_letters)).scalar_one()
         named = select(func.count(), func.sum(sites.c.pending)).where(sites.c.alias_of.is_not(None))
         aliases, not_asked = connection.execute(named).one()
@@ -120,30 +117,30 @@ def summary(engine: Engine) -> Summary:
 
 
 def moved(engine: Engine) -> list[tuple[str, str]]:
-    """Sites of seeds that redirect, each with a site that belongs to the crawl since they led there."""
-    asked = (
+    """Pairs of a redirecting seed site and the site that the redirect added."""
+    query = (
         select(sites.c.source, sites.c.site).where(sites.c.source.startswith(MOVED)).order_by(sites.c.site)
     )
     with transaction(engine) as connection:
-        return [(source.removeprefix(MOVED), site) for source, site in connection.execute(asked)]
+        return [(source.removeprefix(MOVED), site) for source, site in connection.execute(query)]
 
 
 def has_pages(engine: Engine) -> bool:
     """Whether any page is stored."""
-    asked = select(pages.c.id).where(pages.c.outcome.in_(("stored", "duplicate"))).limit(1)
+    query = select(pages.c.id).where(pages.c.outcome.in_(("stored", "duplicate"))).limit(1)
     with transaction(engine) as connection:
-        return connection.execute(asked).first() is not None
+        return connection.execute(query).first() is not None
 
 
 def ends_since(engine: Engine, since_ms: int) -> set[str | None]:
-    """How the runs ended that have begun since; None is among them where one has not, or was killed."""
-    asked = select(runs.c.reason).where(runs.c.started_at >= since_ms).distinct()
+    """Reasons why runs begun since then ended; None: running or killed."""
+    query = select(runs.c.reason).where(runs.c.started_at >= since_ms).distinct()
     with transaction(engine) as connection:
-        return set(connection.execute(asked).scalars())
+        return set(connection.execute(query).scalars())
 
 
 def cuts(engine: Engine, most: int) -> Cuts:
-    """What bounds leave out, and the `most` sites of which they leave out most."""
+    """URLs outside the limits, and the `most` most affected sites."""
     cut = select(sites.c.site_id, sites.c.site, sites.c.left_out_by, sites.c.budget).where(
         sites.c.left_out > 0
     )
@@ -162,17 +159,17 @@ def cuts(engine: Engine, most: int) -> Cuts:
 
 
 def counts_of(row: Any) -> dict[str, int]:
-    """How many URLs bounds leave out, by reason, as a row of `sites` has it."""
+    """URLs outside the limits by reason."""
     return dict(json.loads(row.left_out_by)) if row.left_out_by else {}
 
 
 def turns_since(engine: Engine, since_ms: int) -> Turns:
-    """What the history holds of fetches from this time on; pages that were denied were not fetched."""
+    """The fetches since then, without denied pages."""
     at = fetches.c.fetched_at
-    asked = select(func.count(), func.min(at), func.max(at)).where(
+    query = select(func.count(), func.min(at), func.max(at)).where(
         at >= since_ms, fetches.c.outcome != "denied"
     )
-    parts = [row for row in in_stretches(engine, fetches, asked) if row[0]]
+    parts = [row for row in in_stretches(engine, fetches, query) if row[0]]
     return Turns(
         sum(many for many, _, _ in parts),
         min((first for _, first, _ in parts), default=None),
@@ -181,9 +178,9 @@ def turns_since(engine: Engine, since_ms: int) -> Turns:
 
 
 def in_stretches(engine: Engine, table: Table, asked: Select[*tuple[Any, ...]]) -> Iterator[Any]:
-    """The rows that `asked` gives of each stretch of a table with an `id`, in order, a short transaction for each.
+    """Runs `asked` on each range of a table's `id` up to the present maximum; yields the rows in order.
 
-    Rows that come meanwhile are left out. Sums, counts and groups are those of a stretch: the caller adds them up.
+    Aggregates are per range.
     """
     number = table.c.id
     with transaction(engine) as connection:
@@ -207,11 +204,7 @@ def in_stretches(engine: Engine, table: Table, asked: Select[*tuple[Any, ...]]) 
 def by_key(
     engine: Engine, asked: Select[*tuple[Any, ...]], key: Column[int], most: int = 0
 ) -> Iterator[Sequence[Any]]:
-    """The rows of `asked` in the order of one of its columns, which none shares; `most` at a time (0: as above).
-
-    A short transaction for each time; none comes empty. What comes meanwhile is among them where its key is yet to
-    come.
-    """
+    """Yields at most `most` rows (0: STRETCH_ROWS) at a time by a unique column, one transaction each."""
     most = most or STRETCH_ROWS
     after: int | None = None
     while True:
@@ -226,20 +219,18 @@ def by_key(
 
 
 class _Outcomes:
-    """Pages by how their last turn ended."""
-
     def __init__(self) -> None:
         self.pages: Counter[str] = Counter()
         self.failed: Counter[int] = Counter()  # by status
-        self.bytes = 0  # of stored ones
-        self.times: list[int] = []  # first and last fetch of each part
+        self.bytes = 0  # of stored pages
+        self.times: list[int] = []  # first and last fetch of each range
 
 
 def _outcomes(engine: Engine) -> _Outcomes:
     at, outcome, status = pages.c.fetched_at, pages.c.outcome, pages.c.status
-    asked = select(outcome, status, func.count(), func.sum(pages.c.size), func.min(at), func.max(at))
+    query = select(outcome, status, func.count(), func.sum(pages.c.size), func.min(at), func.max(at))
     found = _Outcomes()
-    for name, code, many, size, first, last in in_stretches(engine, pages, asked.group_by(outcome, status)):
+    for name, code, many, size, first, last in in_stretches(engine, pages, query.group_by(outcome, status)):
         found.pages[name] += many
         found.times += (first, last)
         if name == "failed":
@@ -249,11 +240,7 @@ def _outcomes(engine: Engine) -> _Outcomes:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Which pages say that the archive has them: their rows' own words, for whoever compares the two.
-#
-# Reads in short ranges, so that no transaction stays open while files are read, and memory stays small. DatabaseError
-# where the database does not answer.
+# --- Archived pages ---------------------------------------------------------------------------------------
 
 
 # Rows read at a time.
@@ -261,9 +248,9 @@ ARCHIVED_RANGE = 1000
 
 
 class ArchivedPage(NamedTuple):
-    """What a row says of its capture."""
+    """A page's capture, as its row names it."""
 
-    url: str  # that was asked for
+    url: str  # as requested
     sha256: str
     file: str
     offset: int
@@ -271,14 +258,14 @@ class ArchivedPage(NamedTuple):
 
 
 def count_archived(engine: Engine) -> int:
-    """How many pages say so."""
-    asked = select(func.count()).select_from(pages).where(pages.c.warc_file.is_not(None))
+    """The number of pages with a capture."""
+    query = select(func.count()).select_from(pages).where(pages.c.warc_file.is_not(None))
     with transaction(engine) as connection:
-        return int(connection.execute(asked).scalar_one())
+        return int(connection.execute(query).scalar_one())
 
 
 def archived_pages(engine: Engine) -> Iterator[ArchivedPage]:
-    """All of them, in order of arrival, which is nearly that of the files."""
+    """All pages with a capture, by id."""
     last = 0
     while True:
         with transaction(engine) as connection:
@@ -305,22 +292,18 @@ _range = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Seeds of which no page is stored, or a single one that leads nowhere: what the tables know of each.
-#
-# A seed is a site that somebody named, or the one to which such a site redirects: that stands in its place. Reads
-# only, in short stretches; DatabaseError where the database does not answer.
+# --- Poor seeds -------------------------------------------------------------------------------------------
 
 
-# A site with no more pages than these is looked at page by page: the seed, and where it redirects to.
+# All pages of sites with at most this number are read: the seed, and the pages it redirects to.
 FEW = 3
-# Sites whose pages are asked for at a time: databases bound what one question may name.
+# Sites per query: databases limit the number of parameters.
 CHUNK = 500
 STORED = ("stored", "duplicate")
 
 
 class PoorPage(NamedTuple):
-    """The page that tells most of its site: the first that is no redirect, else the first."""
+    """A site's first page that is not a redirect, else its first page."""
 
     url: str
     outcome: str
@@ -330,32 +313,32 @@ class PoorPage(NamedTuple):
     content_type: str
     has_text: bool
     outside_hosts: str  # JSON, a list; empty: it links to no other site
-    redirect: str  # where it leads to; empty: it is no redirect
+    redirect: str  # its target; empty: it is no redirect
 
 
 class PoorSeed(NamedTuple):
-    """A seed without pages, or with one that leads to no other."""
+    """A seed site, or its redirect target, without stored pages or with one without links."""
 
     site: str
     found_at: int  # ms since 1970
-    asked_as: str  # the site that redirects to it; empty: it was named itself
+    asked_as: str  # the seed's site that redirects to it; empty: it is the seed
     state: str
     stopped: str  # paused or blocked; empty: neither
-    reason: str  # why it ended early, or waits; empty: nothing is said
+    reason: str  # why it ended early, or waits; empty: no reason
     stored: int  # pages: 0 or 1
-    page: PoorPage | None  # None: no turn of any page has ended
-    redirect: str  # where a page of it leads to; empty: none redirects
+    page: PoorPage | None  # None: no fetch of any page has ended
+    redirect: str  # target of one of its pages; empty: no page redirects
 
 
 def count_poor_seeds(engine: Engine) -> int:
-    """Seeds that were named; the sites to which they redirect are none more."""
+    """The number of seed sites, without redirect targets."""
     with transaction(engine) as connection:
-        asked = select(func.count()).select_from(sites).where(sites.c.source == "seed")
-        return int(connection.execute(asked).scalar_one())
+        query = select(func.count()).select_from(sites).where(sites.c.source == "seed")
+        return int(connection.execute(query).scalar_one())
 
 
 def poor_seeds(engine: Engine) -> Iterator[PoorSeed]:
-    """Those that are poor, in no order."""
+    """All poor seeds, unordered."""
     led_on = {seed for seed, _ in moved(engine)}
     for rows in by_key(engine, _candidates(), sites.c.site_id):
         for first in range(0, len(rows), CHUNK):
@@ -399,7 +382,7 @@ def _of_chunk(engine: Engine, rows: Sequence[Any]) -> Iterator[PoorSeed]:
 
 
 def _is_single(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> bool:
-    """Whether all that is known of the site is one page, and redirects to it."""
+    """Whether the site has one known page, besides redirects."""
     others = sum(page.outcome != "redirected" for page in mine) - 1
     return (
         row.state == FINISHED
@@ -411,7 +394,7 @@ def _is_single(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> bool:
 
 
 def _pages(engine: Engine, rows: Iterable[Any]) -> dict[int, list[Any]]:
-    """Pages by site: all of a small one; of others the first, the first no redirect, the first one not followed."""
+    """All pages of small sites; of others the first, the first non-redirect, the first failed redirect."""
     found: dict[int, list[Any]] = defaultdict(list)
     small = [row.site_id for row in rows if row.published <= FEW]
     large = [row.site_id for row in rows if row.published > FEW]
@@ -443,8 +426,8 @@ _PAGE = (
 
 def _seed(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> PoorSeed:
     others = [page for page in mine if page.outcome != "redirected"]
-    told = next(iter(stored or others or [page for page in mine if page.error] or mine), None)
-    # The order is not that of the fetches where pages came in one batch; of a chain any link will do.
+    shown = next(iter(stored or others or [page for page in mine if page.error] or mine), None)
+    # Pages of one batch are not in the order of their fetches; any redirect of a chain will do.
     led = next((page for page in mine if page.outcome == "redirected"), None)
     return PoorSeed(
         site=row.site,
@@ -454,7 +437,7 @@ def _seed(row: Any, mine: Sequence[Any], stored: Sequence[Any]) -> PoorSeed:
         stopped=row.stopped or "",
         reason=row.reason or "",
         stored=len(stored),
-        page=_page(told) if told is not None else None,
+        page=_page(shown) if shown is not None else None,
         redirect=(led.redirect or "") if led is not None else "",
     )
 
@@ -474,13 +457,13 @@ def _page(row: Any) -> PoorPage:
 
 
 def _leads_to_stored(engine: Engine, seed: PoorSeed) -> bool:
-    """Whether it redirects to a site that was known before, so that this is no seed, and has pages."""
+    """Whether it redirects to another known site with pages."""
     if seed.page is None or not seed.page.redirect:
         return False
     try:
         site, _ = resolve(seed.page.redirect)
     except UrlError:
         return False
-    asked = select(pages.c.id).where(pages.c.site_id == hash64(site), pages.c.outcome.in_(STORED)).limit(1)
+    query = select(pages.c.id).where(pages.c.site_id == hash64(site), pages.c.outcome.in_(STORED)).limit(1)
     with transaction(engine) as connection:
-        return connection.execute(asked).first() is not None
+        return connection.execute(query).first() is not None

@@ -1,9 +1,7 @@
-"""Ranks of pages and sites in the tables: written as a whole beside those in force, which then give way.
+"""Writes ranks in ranges, puts them in force in one transaction, then deletes older runs.
 
-A ranking is written stretch by stretch under a run's number of its own, while coordinators write and readers read what
-was in force before; one short transaction at the end puts it in force. What was in force before it, and what killed
-rankings left, is taken away after that, again in stretches. Of two rankings at a time the one that began later stays.
-Raises DatabaseError as crawler.store.database does; RankingLostError where another took its place.
+Previous ranks stay in force until then, also after a crash; of concurrent rankings the one begun later wins. Raises
+DatabaseError if the database does not answer.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from sqlalchemy import Connection, Engine
 
-# Rows of one transaction: some 50 ms on SQLite, where nobody else can write meanwhile.
+# Rows per transaction: about 50 ms, during which SQLite has no other writer.
 STRETCH_ROWS = 10_000
-# Behind each stretch so long a pause, as a share of what it took: on SQLite whoever waits for the lock looks again only
-# after a while, and would find it taken each time.
+# Pause after each transaction, as a share of its duration: SQLite's waiting writers poll for the lock.
 PAUSE_SHARE = 0.25
 _PAGES = Upsert(
     "ranks", ranks, ("run", "site_id", "url_hash", "rank", "importance"), ("run", "site_id", "url_hash")
@@ -34,16 +31,16 @@ _SITES = Upsert(
     "site_ranks", site_ranks, ("run", "site_id", "rank", "importance", "pages"), ("run", "site_id")
 )
 
-# Told how many rows of how many are written.
+# Called with the numbers of written rows and of all rows.
 Progress = Callable[[int, int], None]
 
 
 class RankingLostError(DatabaseError):
-    """Another ranking, that began later, has finished first: its ranks are in force."""
+    """A ranking that began later is in force."""
 
 
 class Ranked(NamedTuple):
-    """Ranks to be stored: of pages, arrays of one length, and of sites, likewise."""
+    """Ranks to store: arrays of equal length for pages, and for sites."""
 
     source: str  # the run of convert
     mode: str
@@ -54,13 +51,13 @@ class Ranked(NamedTuple):
     rank: np.ndarray  # float64; sums to 1
     site: np.ndarray  # int64, as in the table sites
     site_rank: np.ndarray  # float64; sums to 1
-    site_pages: np.ndarray  # how many pages of it were ranked
+    site_pages: np.ndarray  # number of ranked pages
 
 
 def replace(engine: Engine, ranked: Ranked, progress: Progress | None = None) -> int:
-    """Puts these ranks in force in the place of those that were; the number of the run.
+    """Replaces the ranks in force; returns the run's number.
 
-    ValueError, with all as it was, for columns that are not of one length: nobody could say whose ranks they are.
+    Raises ValueError if columns differ in length, RankingLostError if a later ranking finished first.
     """
     _check_lengths(ranked)
     run = _begin(engine, ranked)
@@ -78,23 +75,20 @@ def replace(engine: Engine, ranked: Ranked, progress: Progress | None = None) ->
 
 
 def in_force() -> Select[int | None]:
-    """The number of the run whose ranks are in force, as a question; it has the answer NULL where there is none."""
+    """A query for the number of the run in force; NULL without one."""
     return select(func.max(rankings.c.run)).where(rankings.c.finished_at.is_not(None))
 
 
 def importance(engine: Engine, site_id: int) -> dict[int, float]:
-    """The importance of a site's pages by their URLs' hashes, 1 on average over the crawl.
-
-    A page that is not there has not been ranked yet and counts as 1; so no page is, before the first ranking.
-    """
+    """Importance by URL hash, 1 on average over the crawl; pages not yet ranked are missing."""
     run = in_force().scalar_subquery()
-    asked = select(ranks.c.url_hash, ranks.c.importance).where(ranks.c.run == run, ranks.c.site_id == site_id)
+    query = select(ranks.c.url_hash, ranks.c.importance).where(ranks.c.run == run, ranks.c.site_id == site_id)
     with transaction(engine) as connection:
-        return dict(connection.execute(asked).all())
+        return dict(connection.execute(query).all())
 
 
 def forget(connection: Connection, site_id: int) -> None:
-    """Removes a site's ranks, and its pages'."""
+    """Deletes the ranks of a site and its pages."""
     runs = select(rankings.c.run)
     for table in (ranks, site_ranks):
         connection.execute(delete(table).where(table.c.run.in_(runs), table.c.site_id == site_id))
@@ -122,8 +116,8 @@ def _check_lengths(ranked: Ranked) -> None:
     for names in (("site_id", "url_hash", "rank"), ("site", "site_rank", "site_pages")):
         rows = {name: len(getattr(ranked, name)) for name in names}
         if len(set(rows.values())) > 1:
-            told = ", ".join(f"{name} has {many}" for name, many in rows.items())
-            raise ValueError(f"ranks in columns of unequal length: {told} rows; expected as many of each")
+            lengths = ", ".join(f"{name} has {many}" for name, many in rows.items())
+            raise ValueError(f"columns of ranks differ in length: {lengths} rows; expected equal lengths")
 
 
 def _pages(ranked: Ranked) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
@@ -135,8 +129,7 @@ def _sites(ranked: Ranked) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ..
 
 
 def _stretches(keys: tuple[np.ndarray, ...], values: tuple[np.ndarray, ...]) -> Any:
-    """Columns of some rows at a time, in the order of their keys: each row then goes behind the one before."""
-    import numpy as np  # not above: whoever forgets a site needs none of it
+    import numpy as np  # here, since deleting a site's ranks does not need it
 
     order = np.lexsort(keys[::-1])
     for first in range(0, len(order), STRETCH_ROWS):
@@ -159,16 +152,14 @@ def _finish(engine: Engine, run: int) -> None:
         newest = connection.execute(in_force()).scalar()
     if not there or newest != run:
         _clear(engine)
-        raise RankingLostError(
-            "another ranking that began later has finished meanwhile; its ranks are in force"
-        )
+        raise RankingLostError("another ranking that began later has finished first; its ranks are in force")
 
 
 # --- clearing ---------------------------------------------------------------------------------------------
 
 
 def _clear(engine: Engine) -> None:
-    """Takes away what is older than the run in force; a run that is still being written then finds itself gone."""
+    """Deletes runs older than the one in force."""
     with transaction(engine) as connection:
         current = connection.execute(in_force()).scalar()
         if current is None:
@@ -180,15 +171,15 @@ def _clear(engine: Engine) -> None:
 
 
 def _clear_stretch(engine: Engine, table: Table, current: int) -> bool:
-    """One stretch of the oldest run in the table; whether there was an older one than `current`."""
+    """Deletes a range of the oldest run; returns whether one was older than `current`."""
     run, *key = table.primary_key.columns
     began = time.monotonic()
     with transaction(engine) as connection:
         oldest = connection.execute(select(func.min(run))).scalar()
         if oldest is None or oldest >= current:
             return False
-        asked = select(*key).where(run == oldest).order_by(run, *key).offset(STRETCH_ROWS).limit(1)
-        bound = connection.execute(asked).first()
+        query = select(*key).where(run == oldest).order_by(run, *key).offset(STRETCH_ROWS).limit(1)
+        bound = connection.execute(query).first()
         rows = [run == oldest, _before(key, bound)] if bound else [run == oldest]
         connection.execute(delete(table).where(*rows))
     time.sleep((time.monotonic() - began) * PAUSE_SHARE)
@@ -196,7 +187,7 @@ def _clear_stretch(engine: Engine, table: Table, current: int) -> bool:
 
 
 def _before(key: list[Any], bound: Any) -> Any:
-    """Keys below this one, spelt so that each database finds them in the order of its key."""
+    """Keys below this one, in a form that uses indexes."""
     if len(key) == 1:
         return key[0] < bound[0]
     return or_(key[0] < bound[0], and_(key[0] == bound[0], key[1] < bound[1]))

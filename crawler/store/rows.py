@@ -1,8 +1,4 @@
-"""Records as rows: tuples in the order of the columns named beside each.
-
-A page's row is made once for every page of a crawl, so it is made without loops; all other records are rare. What no
-database takes (NUL, lone surrogates) is cleaned here. The first columns of a row are its key.
-"""
+"""Converts records to rows: tuples in the order of *_COLUMNS, key columns first. Removes NUL and lone surrogates."""
 
 from __future__ import annotations
 
@@ -28,10 +24,10 @@ from crawler.records import (
 )
 from crawler.store.tables import BLOCKED, FINISHED, PAUSED, QUEUED, UNFINISHED, WORD_LENGTH
 
-# What an order makes of a site that the agents are to leave alone, or not any more.
+# `sites.stopped` by command.
 STOPPED = {"pause": PAUSED, "block": BLOCKED, "resume": None}
 
-# The state of a page that was silent once.
+# A page's state after the first failure without a response.
 NO_RESPONSE = states.SILENT[0]
 # Hex digits of a content hash.
 HASH_LENGTH = 32
@@ -45,14 +41,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 def clean(words: str) -> str:
-    """The text without NUL, each lone surrogate replaced: what every database takes."""
+    """The text without NUL, lone surrogates replaced."""
     if is_clean(words):
         return words
     return words.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def is_clean(words: str) -> bool:
-    """Whether every database takes the text as it is."""
+    """Whether the text has neither NUL nor lone surrogates."""
     if "\0" in words:
         return False
     if words.isascii():
@@ -65,8 +61,8 @@ def is_clean(words: str) -> bool:
 
 
 def clean_page(page: Page) -> Page:
-    """The page with all its texts cleaned; itself, where there is nothing to clean."""
-    # One look at all of them costs a sixth of one at each.
+    """The page with clean texts; itself if they are."""
+    # One check of the joined texts takes a sixth of the time of single checks.
     words = "".join(
         (
             page.path,
@@ -98,7 +94,7 @@ def clean_page(page: Page) -> Page:
 
 
 def clean_asked(asked: RecheckResult) -> RecheckResult:
-    """The question with its texts cleaned."""
+    """The record with clean texts."""
     changed = {name: _cleaned(value) for name, value in msgspec.structs.asdict(asked).items()}
     return msgspec.structs.replace(asked, **changed)
 
@@ -118,7 +114,7 @@ def _json(value: list[Any] | dict[str, Any]) -> str:
         words = _encode(value).decode()
     except UnicodeEncodeError:
         return _json(_cleaned(value))
-    # JSON has NUL in six harmless letters, but PostgreSQL's functions for JSON refuse them.
+    # PostgreSQL's JSON functions refuse \u0000.
     return _encode(_cleaned(value)).decode() if "\\u0000" in words else words
 
 
@@ -142,28 +138,27 @@ USUAL_COLUMNS = (
     *("media", "outside_hosts", "etag", "last_modified", "address", "wire_size", "warc_file", "warc_offset"),
     *("warc_length", "last_checked"),
 )
-# Empty for nine pages in ten: those rows end before them, and go into the tables by a statement that does not name
-# them. To bind and write a NULL takes SQLite 0.1 us.
+# Empty for nine pages in ten: their rows omit these columns and use a shorter INSERT. A bound NULL takes 0.1 us.
 RARE_COLUMNS = (
     *("error", "duplicate_of", "redirect", "canonical", "mail_domains", "ftp_domains", "robots", "keywords"),
     *("extracted_at", "fails", "last_changed", "next_check", "walked_at", "sitemap_lastmod"),
     *("asked_as", "extra"),
 )
 PAGE_COLUMNS = (*USUAL_COLUMNS, *RARE_COLUMNS)
-# What is the page's own and not its last load's.
+# Columns of the page's life cycle, not of its last load.
 LIFE_COLUMNS = (
     *("state", "fails", "last_checked", "last_changed", "next_check", "walked_at", "sitemap_lastmod"),
 )
 
 
 def page_row(page: Page, site: int, url_hash: int, links: bytes, revive_ms: int = 0) -> Row:
-    """A row of `pages` as of one that nobody knew, without RARE_COLUMNS where all of them are empty.
+    """A row of `pages` for a new page with clean texts, without RARE_COLUMNS if all are empty.
 
-    The page's texts are clean. Revive asks a silent one after `revive_ms`.
+    `revive_ms`: delay before revive retries a page without a response.
     """
     outcome, kept = page.outcome, page.warc_file
     state = first_state(outcome, page.status)
-    # One value after the other: unpacking tuples into it would take half as long again.
+    # One value per line: unpacked tuples take 50 % longer.
     row = (
         site,
         url_hash,
@@ -200,7 +195,6 @@ def page_row(page: Page, site: int, url_hash: int, links: bytes, revive_ms: int 
 
 
 def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
-    """The values of RARE_COLUMNS; None: all of them are empty. `revive_ms`: after which a silent one is asked."""
     silent = revive_ms is not None
     if not (
         silent
@@ -241,7 +235,7 @@ def _rare_values(page: Page, revive_ms: int | None) -> Row | None:
 
 @lru_cache(maxsize=1024)
 def first_state(outcome: PageOutcome, status: int) -> PageState:
-    """Where the first turn of a page leads."""
+    """A page's state after its first fetch."""
     return states.after(None, states.load_event(outcome, status))
 
 
@@ -252,7 +246,7 @@ FETCH_COLUMNS = (
 
 
 def asked_row(asked: RecheckResult, site: int, url_hash: int) -> Row:
-    """A row of `fetches` for a page that was asked again; its texts are clean."""
+    """A row of `fetches`, of a recheck with clean texts."""
     return (
         *(asked.agent, asked.run, asked.seq, site, url_hash, asked.asked_at, asked.status, asked.answer, 0),
         *(asked.latency_ms, 0, asked.connect_ms, asked.head_ms, asked.body_ms, None),
@@ -260,7 +254,7 @@ def asked_row(asked: RecheckResult, site: int, url_hash: int) -> Row:
 
 
 def fetch_row(page: Page, site: int, url_hash: int) -> Row:
-    """A row of `fetches`; the page's texts are clean."""
+    """A row of `fetches`, of a page with clean texts."""
     return (
         page.agent,
         page.run,
@@ -305,29 +299,29 @@ VISIT_COLUMNS = (
 
 
 def named_row(site: str) -> Row:
-    """A site of which only the name is known: its own record comes later."""
+    """A site known by name only."""
     return (site_id(site), clean(site), QUEUED, 0, 0, 0)
 
 
 def found_row(record: SiteFound, entry: int) -> Row:
-    """A site that was found."""
+    """The row of a SiteFound."""
     number, name, *rest = named_row(record.site)
     return (number, name, record.found_at, clean(record.source), *rest, entry)
 
 
 def ended_row(record: SiteEnded, entry: int) -> Row:
-    """A site that was given back."""
+    """The row of a SiteEnded."""
     return (
         *(site_id(record.site), clean(record.site), FINISHED if record.finished else UNFINISHED),
         *(record.published, record.known, record.over_budget, record.ended_at, clean(record.reason) or None),
         *(entry, clean(record.alias_of) or None, record.pending),
         *_left_out(record),
-        None,  # a coordinator compares its pages once more
+        None,  # same_as: a coordinator compares the pages again
     )
 
 
 def opened_row(record: SiteOpened, entry: int) -> Row:
-    """A site that is gone on with."""
+    """The row of a SiteOpened."""
     return (
         *(site_id(record.site), clean(record.site), UNFINISHED, record.published, record.known),
         *(record.over_budget, entry, None, record.pending),
@@ -340,19 +334,19 @@ def _left_out(record: SiteEnded) -> Row:
 
 
 def stop_row(record: OperatorCommand, entry: int) -> Row:
-    """A site that is to be left alone, or not any more."""
+    """The row of pause, block or resume."""
     stopped = STOPPED[record.order]
     reason = clean(record.reason) if stopped else ""
     return (*named_row(record.site), stopped, reason or None, entry)
 
 
 def budget_row(record: OperatorCommand, entry: int) -> Row:
-    """A site with a budget of its own."""
+    """The row of the command budget."""
     return (*named_row(record.site), record.pages, entry)
 
 
 def run_row(record: RunEvent) -> Row:
-    """An agent's start or end."""
+    """The row of a RunEvent."""
     return (
         *(clean(record.agent), clean(record.run), clean(record.spider), clean(record.scheduler)),
         *(record.started_at, record.ended_at or None, clean(record.reason) or None),
@@ -360,7 +354,7 @@ def run_row(record: RunEvent) -> Row:
 
 
 def check_row(record: Check) -> Row:
-    """A foreign crawler's check."""
+    """The row of a Check."""
     named = bool(record.site)
     return (
         *(record.crawler, clean(record.run) or None, record.seq if record.run else None, record.code),
@@ -371,7 +365,7 @@ def check_row(record: Check) -> Row:
 
 
 def visit_row(record: Visit) -> Row:
-    """What an agent saw of a site in an hour."""
+    """The row of a Visit."""
     return (
         *(clean(record.agent), clean(record.run), record.seq, site_id(record.site), record.hour),
         *(record.seconds or None, record.refused, record.pages, record.delay_seconds),

@@ -1,10 +1,7 @@
-"""The tables of record, as SQLAlchemy Core sees them; the one place that knows their columns.
+"""The tables in SQLAlchemy Core, the same on SQLite, PostgreSQL and MariaDB.
 
-Hides the differences of type between SQLite, PostgreSQL and MariaDB: texts compare byte by byte everywhere, no
-column cuts a value short. Nothing here talks to a database: crawler.store.database opens and migrates, writing
-fills, reading asks. A change here needs a new revision in migrations/versions (a test compares the two).
-
-All times are milliseconds since 1970, UTC. NULL means "there is none", never "unknown to us".
+Texts compare byte by byte, no value is truncated, times are Unix ms, NULL means "none". Changes need a revision in
+migrations/versions (a test compares them).
 """
 
 from __future__ import annotations
@@ -29,20 +26,20 @@ from sqlalchemy.types import TypeEngine
 
 metadata = MetaData()
 
-# SQLite numbers rows by itself only where the key is exactly INTEGER.
+# SQLite autoincrements keys only if their type is exactly INTEGER.
 _Key = BigInteger().with_variant(Integer(), "sqlite")
-# MariaDB's TEXT ends at 65,535 bytes, its BLOB too; a title or a page's links may be longer.
+# MariaDB's TEXT and BLOB end at 65,535 bytes; a title or a page's links may be longer.
 _Words: TypeEngine[str] = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 _Long: TypeEngine[str] = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 _Bytes: TypeEngine[bytes] = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-# Names of agents and runs stand in keys, where MariaDB wants a bound.
+# Names of agents and runs are parts of keys, which have a maximum length on MariaDB.
 _Name = String(191)
 WORD_LENGTH = 32
 _Word = String(WORD_LENGTH)
 
 
 def _table(name: str, *parts: Any, **more: Any) -> Table:
-    # Binary collation: /A and /a are two pages, and so are e and é.
+    # Binary collation: /A and /a are different pages, and so are e and é.
     options: dict[str, Any] = {
         f"{dialect}_{option}": value
         for dialect in ("mysql", "mariadb")
@@ -57,74 +54,74 @@ def _filled(name: str, kind: Any, **more: Any) -> Column[Any]:
 
 sites = _table(
     "sites",
-    # records.hash64 of the site's name: every agent can compute it, and two databases can be merged.
+    # records.hash64 of the site's name: the same on each agent and in each database.
     Column("site_id", BigInteger, primary_key=True, autoincrement=False),
     _filled("site", _Words),
-    Column("found_at", BigInteger),  # NULL: its site record has not come yet
-    Column("source", _Words),  # "seed", "link", or "redirect of SITE": a seed of that site led here
-    _filled("state", _Word),  # queued (never given back), unfinished, finished
-    _filled("published", BigInteger),  # page records over all leases: what `pages` must hold
+    Column("found_at", BigInteger),  # NULL: its site record is not stored yet
+    Column("source", _Words),  # "seed", "link", or "redirect of SITE": a seed of that site redirected to it
+    _filled("state", _Word),  # queued (never released), unfinished, finished
+    _filled("published", BigInteger),  # page records of all leases: expected number of rows in `pages`
     _filled("known", BigInteger),  # URLs ever accepted
-    _filled("over_budget", BigInteger),  # of these, left out since a limit was reached
-    Column("ended_at", BigInteger),  # when an agent last gave it back, on the agent's clock; NULL: never
+    _filled("over_budget", BigInteger),  # of these, not crawled because a limit was reached
+    Column("ended_at", BigInteger),  # when an agent last released it, on the agent's clock; NULL: never
     Column("reason", _Words),  # why it ended early; NULL: all done, or never ended
-    # Place in the stream of the record that set state, published, known: agents' clocks do not agree, the
-    # stream's order is the true one.
+    # Stream position of the record that set state, published and known: agents' clocks differ, so the stream's
+    # order counts.
     Column("ended_entry", BigInteger),
-    # Place in the stream of its last site record: an older order to forget the site, come again, is not for this one.
+    # Stream position of its last site record: an older forget command that is delivered again is ignored.
     Column("found_entry", BigInteger),
-    Column("alias_of", _Words),  # the site that this one is, and is left out for; NULL: none
+    Column("alias_of", _Words),  # the site of which this one is a second name and not crawled; NULL: none
     Column("stopped", _Word),  # paused or blocked by the operator; NULL: neither
-    Column("stopped_reason", _Words),  # NULL: none was given
-    Column("stopped_entry", BigInteger),  # place in the stream of the order that said so
-    Column("budget", BigInteger),  # pages by the operator's order, 0: no limit; NULL: the crawl's own
+    Column("stopped_reason", _Words),  # NULL: none
+    Column("stopped_entry", BigInteger),  # stream position of that command
+    Column("budget", BigInteger),  # pages, set by the operator, 0: no limit; NULL: the crawl's setting
     Column("budget_entry", BigInteger),
-    Column("pending", BigInteger),  # of known, still to fetch when it was last given back; NULL: not told
-    Column("health", _Word),  # how it was when last checked (crawler.status.health); NULL: it never was
-    Column("health_since", BigInteger),  # when it was first seen so
-    Column("health_status", Integer),  # of the last check: HTTP status, or why no answer came
-    Column("health_told", _Word),  # what was last told of it; another word than `health`: it flaps
-    Column("health_penalty", Double),  # for changes, halving with time, as of the last check
-    Column("health_damped", Integer),  # 1: changes are not told until the penalty is low
-    Column("health_at", BigInteger),  # of the last check; a row gives way to a younger one only
-    Column("left_out", BigInteger),  # URLs that bounds leave out, over_budget included; NULL: never ended
-    Column("left_out_by", _Words),  # JSON, reason (crawler.left_out) -> URLs; NULL: nothing is left out
+    Column("pending", BigInteger),  # of known, to fetch when it was last released; NULL: not reported
+    Column("health", _Word),  # at the last check (crawler.status.health); NULL: never checked
+    Column("health_since", BigInteger),  # time of the first check with this health
+    Column("health_status", Integer),  # of the last check: HTTP status; negative: no response
+    Column("health_told", _Word),  # last reported health; differs from `health` while it flaps
+    Column("health_penalty", Double),  # penalty for changes at the last check; halves with time
+    Column("health_damped", Integer),  # 1: changes are not reported until the penalty is low
+    Column("health_at", BigInteger),  # of the last check; replaced by newer checks only
+    Column("left_out", BigInteger),  # URLs outside the limits, over_budget included; NULL: never released
+    Column("left_out_by", _Words),  # JSON, reason (crawler.left_out) -> number of URLs; NULL: none
     Column("left_out_hashes", _Bytes),  # of these URLs (crawler.left_out.LeftOut.packed); NULL: none
-    # The site whose pages it was found to have when it was last given back, though it is crawled all the same: as a
-    # seed, or since it was finished by then. NULL: nobody else's, or it is left out (`alias_of`).
+    # The site with the same pages, if this one is crawled anyway (a seed, or already finished); compared when it was
+    # last released. NULL: none, or it is not crawled (`alias_of`).
     Column("same_as", _Words),
 )
 
 pages = _table(
     "pages",
-    # In order of arrival: with a hash as the key every row would dirty a leaf of its own.
+    # Sequential: with a hash as the key, each row would dirty another B-tree leaf.
     Column("id", _Key, primary_key=True, autoincrement=True),
     _filled("site_id", BigInteger),
     _filled("url_hash", BigInteger),  # records.hash64 of url
     _filled("url", _Words),  # canonical; begins with the site's name, the rest is the path
     _filled("state", _Word),  # paper 001's life-cycle: init, visited, no_response_1, no_response_2, dead
-    _filled("outcome", _Word),  # how the last turn ended: records.PageOutcome
-    _filled("status", Integer),  # HTTP status; negative: no answer came (crawler.fetch.errors)
+    _filled("outcome", _Word),  # of the last fetch: records.PageOutcome
+    _filled("status", Integer),  # HTTP status; negative: no response (crawler.fetch.errors)
     _filled("depth", Integer),  # links from the site's first page
     _filled("tries", Integer),
-    Column("error", _Words),  # one line for people
+    Column("error", _Words),  # one line, human-readable
     _filled("size", BigInteger),  # bytes of the body, decoded
     _filled("latency_ms", Integer),
-    Column("sha256", String(64)),  # hex, over the body's bytes: the form every load file takes
-    Column("duplicate_of", _Words),  # canonical URL of the page of this site with the same bytes
-    Column("redirect", _Words),  # canonical URL the answer points to
+    Column("sha256", String(64)),  # hex, of the body
+    Column("duplicate_of", _Words),  # canonical URL of a page of this site with the same body
+    Column("redirect", _Words),  # canonical URL of the redirect's target
     Column("content_type", _Words),
     Column("title", _Words),
     Column("description", _Words),
-    _filled("fetched_at", BigInteger),  # on the agent's clock; a row gives way to a newer one only
-    # Sorted little-endian 64-bit hashes of the out-links. Behind the columns that most readers ask for, so that they
-    # read none of its bytes.
+    _filled("fetched_at", BigInteger),  # on the agent's clock; replaced by newer fetches only
+    # Sorted little-endian 64-bit hashes of the out-links. After the columns that most queries read, so that they do
+    # not read its bytes.
     Column("links", _Bytes),
-    Column("canonical", _Words),  # URL that the page names as the one to take for it; NULL: none, or itself
-    Column("charset", _Word),  # that the text was read in
-    Column("language", _Word),  # ISO 639-1; NULL: too little text to tell
-    Column("content_hash", String(32)),  # hex, over the extracted text; NULL: there was none
-    # JSON, for json_each and the like: an object kind -> count, then arrays of words.
+    Column("canonical", _Words),  # the page's canonical link; NULL: none, or itself
+    Column("charset", _Word),  # used for decoding
+    Column("language", _Word),  # ISO 639-1; NULL: too little text to detect it
+    Column("content_hash", String(32)),  # hex, of the extracted text; NULL: no text
+    # JSON: an object kind -> count, then arrays of strings.
     Column("media", _Words),
     Column("outside_hosts", _Words),
     Column("mail_domains", _Words),
@@ -132,43 +129,38 @@ pages = _table(
     Column("robots", _Words),
     Column("keywords", _Words),
     Column("etag", _Words),
-    Column("last_modified", _Words),  # as the server wrote it
+    Column("last_modified", _Words),  # as sent by the server
     Column("address", _Words),  # of the server that answered
-    Column("wire_size", BigInteger),  # bytes of the body as they came
-    # Where the archive holds the answer: file below VAR_DIR/archive, first byte, bytes. NULL: it was not kept.
+    Column("wire_size", BigInteger),  # bytes of the body before decoding
+    # The response's place in the archive: file below VAR_DIR/archive, first byte, bytes. NULL: not archived.
     Column("warc_file", _Words),
     Column("warc_offset", BigInteger),
     Column("warc_length", BigInteger),
-    Column(
-        "extracted_at", BigInteger
-    ),  # when it was made anew from the archive; NULL: it is as its fetch left it
-    # Its life (crawler.states) beside `state`: straight failures, when anything was last heard of it or waited for in
-    # vain, when its content was last seen to be another (NULL: never), and when revive asks it (NULL: it does not).
+    Column("extracted_at", BigInteger),  # when it was extracted again from the archive; NULL: never
+    # Its life cycle (crawler.states) with `state`: consecutive failures, last response or timeout, last change of its
+    # content (NULL: never), and when revive retries it (NULL: it does not).
     _filled("fails", Integer, server_default="0"),
     Column("last_checked", BigInteger),
     Column("last_changed", BigInteger),
     Column("next_check", BigInteger),
-    # When its site's sitemap says that it changed last, and when that was news to us (ms); NULL: it does not, or never.
+    # The sitemap's lastmod, and when that was last a signal for recheck; NULL: no lastmod, or never a signal.
     Column("sitemap_lastmod", BigInteger),
     Column("signalled_at", BigInteger),
-    # When the job `site` loaded it last, where recheck or revive loaded it since; NULL: at fetched_at.
+    # When the job `site` last loaded it, if recheck or revive loaded it later; NULL: at fetched_at.
     Column("walked_at", BigInteger),
-    # URL that was asked for, as it was written where the page was first named; NULL: `url`.
+    # The requested URL, as spelled where the page was first linked; NULL: `url`.
     Column("asked_as", _Words),
-    Column(
-        "extra", _Words
-    ),  # JSON, an object: what page pipelines of one's own say (records.Page); NULL: nothing
+    Column("extra", _Words),  # JSON object with fields of custom page pipelines (records.Page); NULL: none
     UniqueConstraint("site_id", "url_hash", name="pages_site_url"),
 )
 
-# Every turn of every page, and every time it was asked again (`outcome` is then a records.Answer), never overwritten:
-# what an agent says it did can be compared as a set.
+# Each fetch and each recheck of each page (`outcome` of a recheck is a records.Answer), never overwritten.
 fetches = _table(
     "fetches",
     Column("id", _Key, primary_key=True, autoincrement=True),
     _filled("agent", _Name),
     _filled("run", _Name),
-    _filled("seq", BigInteger),  # the record's number in its run; other kinds of records have theirs too
+    _filled("seq", BigInteger),  # the record's number in its run, shared by all kinds of records
     _filled("site_id", BigInteger),
     _filled("url_hash", BigInteger),
     _filled("fetched_at", BigInteger),
@@ -177,10 +169,10 @@ fetches = _table(
     _filled("size", BigInteger),
     _filled("latency_ms", Integer),
     Column("wire_size", BigInteger),
-    Column("connect_ms", Integer),  # NULL: the connection was there already, or none came
-    Column("head_ms", Integer),  # from the request's end to the head's; NULL: no head came
-    Column("body_ms", Integer),  # from the head's end to the body's; NULL: it did not come whole
-    Column("content_hash", String(32)),  # NULL: no text was extracted
+    Column("connect_ms", Integer),  # NULL: reused connection, or no connection
+    Column("head_ms", Integer),  # from the end of the request to the end of the headers; NULL: no headers
+    Column("body_ms", Integer),  # from the end of the headers to the end of the body; NULL: incomplete
+    Column("content_hash", String(32)),  # NULL: no text
     UniqueConstraint("agent", "run", "seq", name="fetches_record"),
 )
 
@@ -195,30 +187,28 @@ runs = _table(
     Column("reason", _Words),
 )
 
-# Status checks by foreign crawlers (crawler.status.packets). They load nothing, so no page's row gives way to them, and
-# a packet may name its domain by a code alone.
+# Status checks by external crawlers (crawler.status.packets). They load no page and change no row of `pages`; a packet
+# may name its domain by a code only.
 checks = _table(
     "checks",
     Column("id", _Key, primary_key=True, autoincrement=True),
     _filled("crawler", BigInteger),
-    Column("run", _Name),  # the sender's number of the packet, with seq; NULL: it does not number them
+    Column("run", _Name),  # the sender's packet number, with seq; NULL: not numbered
     Column("seq", BigInteger),
-    _filled("code", BigInteger),  # of the domain, in that crawler's own list
+    _filled("code", BigInteger),  # of the domain, in that crawler's list
     _filled("checked_at", BigInteger),  # on the sender's clock
-    _filled("status", Integer),  # HTTP status; negative: no answer came
-    Column("latency_ms", Integer),  # NULL: not told
-    Column(
-        "site_id", BigInteger
-    ),  # as in pages, whether the crawl knows that site or not; NULL: no URL was told
+    _filled("status", Integer),  # HTTP status; negative: no response
+    Column("latency_ms", Integer),  # NULL: not sent
+    Column("site_id", BigInteger),  # as in pages, for unknown sites too; NULL: no URL sent
     Column("url_hash", BigInteger),
     Column("url", _Words),
-    Column("more", _Words),  # JSON array of the packet's further fields, as they came; NULL: none
-    _filled("digest", String(32)),  # hex, over the packet's bytes: two that are equal are one check
+    Column("more", _Words),  # JSON array of the packet's further fields, as received; NULL: none
+    _filled("digest", String(32)),  # hex, of the packet: equal packets are one check
     UniqueConstraint("digest", name="checks_packet"),
 )
 
-# How busy sites were: a row for each site and hour that an agent saw enough of (records.Visit), never overwritten.
-# MariaDB keeps the word `load` for itself.
+# Load of sites: a row for each site and hour with enough samples (records.Visit), never overwritten.
+# `load` is a reserved word of MariaDB.
 visits = _table(
     "visits",
     Column("id", _Key, primary_key=True, autoincrement=True),
@@ -227,15 +217,15 @@ visits = _table(
     _filled("seq", BigInteger),
     _filled("site_id", BigInteger),
     _filled("hour", BigInteger),  # hours (HOUR_SECONDS) since 1970
-    Column("seconds", Double),  # that the median page took; NULL: none was timed
+    Column("seconds", Double),  # median latency of a page; NULL: none was timed
     _filled("refused", Double),  # share of the requests, 0 to 1
-    _filled("pages", Integer),  # that were timed
-    _filled("delay_seconds", Double),  # least pause between two requests
-    Column("hours_open", _Word),  # robots.txt's Visit-time, HHMM-HHMM, UTC; NULL: it has none
+    _filled("pages", Integer),  # timed pages
+    _filled("delay_seconds", Double),  # least delay between two requests
+    Column("hours_open", _Word),  # robots.txt's Visit-time, HHMM-HHMM, UTC; NULL: none
     UniqueConstraint("agent", "run", "seq", name="visits_record"),
 )
 
-# How sites were, a row for each check, never overwritten (records.Health).
+# History of sites' health: a row for each check (records.Health), never overwritten.
 health = _table(
     "health",
     Column("id", _Key, primary_key=True, autoincrement=True),
@@ -243,14 +233,14 @@ health = _table(
     _filled("run", _Name),
     _filled("seq", BigInteger),
     _filled("site_id", BigInteger),
-    _filled("checked_at", BigInteger),  # on the agent's clock, when the answer was there
+    _filled("checked_at", BigInteger),  # on the agent's clock, at the response
     _filled("health", _Word),
-    _filled("status", Integer),  # HTTP status; negative: no answer came
-    _filled("path", _Words),  # of the page that fared worst, if several were asked
+    _filled("status", Integer),  # HTTP status; negative: no response
+    _filled("path", _Words),  # of the page with the worst result
     _filled("pages", Integer),
     _filled("tries", Integer),
-    _filled("seen_by", _Word),  # check: asked for this; traffic: seen while its pages were loaded
-    Column("latency_ms", Integer),  # to the head, name and connection included; NULL: none came
+    _filled("seen_by", _Word),  # check: a status check; traffic: derived from crawling
+    Column("latency_ms", Integer),  # to the end of the headers, with DNS and connection; NULL: no response
     Column("connect_ms", Integer),
     Column("head_ms", Integer),
     Column("body_ms", Integer),
@@ -260,12 +250,12 @@ health = _table(
     Index("health_of_site", "site_id", "checked_at"),
 )
 
-# Changes of sites' health that are told: made in the transaction that stores the check, told afterwards and at least
-# once to each hook (crawler.coordinator.notify).
+# Changes of sites' health: inserted with the check, then delivered at least once to each hook
+# (crawler.coordinator.notify).
 health_changes = _table(
     "health_changes",
     Column("id", _Key, primary_key=True, autoincrement=True),
-    _filled("agent", _Name),  # of the check that showed it
+    _filled("agent", _Name),  # of the check that found it
     _filled("run", _Name),
     _filled("seq", BigInteger),
     _filled("site_id", BigInteger),
@@ -276,25 +266,25 @@ health_changes = _table(
     _filled("seen_at", BigInteger),  # of that check
     _filled("status", Integer),
     Column("error", _Words),
-    Column("told_at", BigInteger),  # to all hooks; NULL: it is still to be told
-    Column("command_at", BigInteger),  # when the command had ended well; NULL: there is none, or not yet
+    Column("told_at", BigInteger),  # when all hooks had it; NULL: pending
+    Column("command_at", BigInteger),  # when the command succeeded; NULL: pending, or no command
     Column("webhook_at", BigInteger),
-    Column("log_at", BigInteger),  # when a coordinator wrote its line
+    Column("log_at", BigInteger),  # when it was logged
     UniqueConstraint("agent", "run", "seq", name="health_changes_record"),
     Index("health_changes_to_tell", "told_at"),
 )
 
-# Loads that were given from outside (`scrapy load import`), of sites that the crawl may not know yet.
+# Imported load profiles (`scrapy load import`), for unknown sites too.
 profiles = _table(
     "profiles",
     Column("site_id", BigInteger, primary_key=True, autoincrement=False),
     _filled("site", _Words),
-    # A byte for each hour, UTC, 24 of weekdays and 24 of weekends: 0 idle to 254 full, 255 not given.
+    # A byte for each hour, UTC, 24 of weekdays and 24 of weekends: 0 idle to 254 full, 255 unknown.
     _filled("loads", _Bytes),
     _filled("imported_at", BigInteger),
 )
 
-# What `scrapy rank` did. The ranks of a run are whole once it has finished; those of the newest such run are in force.
+# Runs of `scrapy rank`. The ranks of the newest finished run are in force.
 rankings = _table(
     "rankings",
     Column("run", _Key, primary_key=True, autoincrement=True),
@@ -304,10 +294,10 @@ rankings = _table(
     _filled("damping", Double),
     _filled("pages", BigInteger),
     _filled("began_at", BigInteger),
-    Column("finished_at", BigInteger),  # NULL: its ranks are being written, or whoever did that was killed
+    Column("finished_at", BigInteger),  # NULL: still writing, or killed
 )
 
-# A run's rows are next to each other, in the order of their key, and are found by it: no second tree of keys.
+# Clustered by the key, without a second index.
 ranks = _table(
     "ranks",
     Column("run", BigInteger, primary_key=True, autoincrement=False),
@@ -324,30 +314,30 @@ site_ranks = _table(
     Column("site_id", BigInteger, primary_key=True, autoincrement=False),
     _filled("rank", Double),  # the sum over its pages
     _filled("importance", Double),  # rank times sites: 1 on average
-    _filled("pages", BigInteger),  # that were ranked
+    _filled("pages", BigInteger),  # ranked pages
     sqlite_with_rowid=False,
 )
 
-# What is believed of a site's pages (crawler.recheck.change_model), as recheck last looked at them.
+# The change model of a site's pages (crawler.recheck.change_model), as of recheck's last plan.
 beliefs = _table(
     "beliefs",
     Column("site_id", BigInteger, primary_key=True, autoincrement=False),
     _filled("pages", BigInteger),
     _filled("looked_at", BigInteger),
-    _filled("wake_at", BigInteger),  # when the next of them is worth a visit, by the price of then
-    # One page after the other in both: 64-bit hashes of the URLs, little-endian, and crawler.recheck's columns.
+    _filled("wake_at", BigInteger),  # when the next page is worth a visit at the last plan's price
+    # In the same order: 64-bit hashes of the URLs, little-endian, and crawler.recheck's columns.
     _filled("url_hashes", _Bytes),
     _filled("packed", _Bytes),
 )
 
-# What could not be stored, and why; loses nothing, so that it can be put back.
+# Stream entries that could not be stored, complete, so that they can be requeued.
 dead_letters = _table(
     "dead_letters",
     Column("id", _Key, primary_key=True, autoincrement=True),
     _filled("stream_id", String(64)),
     _filled("received_at", BigInteger),
     _filled("reason", _Words),
-    # JSON object of the entry's fields; one that is no UTF-8 as {"base64": "…"}.
+    # JSON object of the entry's fields; values that are not UTF-8 as {"base64": "…"}.
     _filled("fields", _Long),
     UniqueConstraint("stream_id", name="dead_letters_entry"),
 )

@@ -1,8 +1,6 @@
-"""Many rows into one table by the quickest way that its database has; of two rows with one key a rule keeps one.
+"""Bulk upserts in the fastest way of each database; passes the database's errors on.
 
-Hides the three dialects' upserts: rows are tuples, and go to the driver as they are. Nothing here begins or ends a
-transaction; what a database refuses passes to the caller as SQLAlchemy or the driver raises it. The rows of one call
-are best in the order of their keys, so that two writers do not wait for each other in a ring.
+Rows in key order avoid deadlocks of concurrent writers.
 """
 
 from __future__ import annotations
@@ -34,14 +32,10 @@ if TYPE_CHECKING:
     from crawler.store.rows import Row
 
 
-# ------------------------------------------------------------------------------------------------------------
-# PostgreSQL's COPY: rows by the hundred into a table of this session alone, from which a statement takes them.
-#
-# A COPY knows no conflicts, so the rows go to a stage first: a temporary table of the same columns, which the server
-# empties at the end of every transaction. What server or driver refuse is raised the way SQLAlchemy raises it.
+# --- PostgreSQL: COPY into a temporary table, then INSERT ... SELECT --------------------------------------
 
 
-# What the server calls a type of ours; all others are texts.
+# PostgreSQL's names of our types; all others are text.
 _TYPES: dict[type, str] = {BigInteger: "int8", Integer: "int4", Float: "float8", LargeBinary: "bytea"}
 
 
@@ -49,12 +43,12 @@ _TYPES: dict[type, str] = {BigInteger: "int8", Integer: "int4", Float: "float8",
 def staged(
     connection: Connection, name: str, table: Table, columns: tuple[str, ...], rows: Sequence[Row]
 ) -> Iterator[Table]:
-    """A table of these columns of `table` that holds the rows until the block ends; each kind of rows has a `name`."""
+    """A temporary table with these columns and rows, until the block ends."""
     stage = _stage(name, table, columns)
     connection.exec_driver_sql(_making(stage, table))
     _copy(connection, stage, rows)
     yield stage
-    connection.execute(stage.delete())  # another block of the same transaction finds it empty
+    connection.execute(stage.delete())  # for the next block of the same transaction
 
 
 @cache
@@ -64,7 +58,7 @@ def _stage(name: str, table: Table, columns: tuple[str, ...]) -> Table:
 
 @cache
 def _making(stage: Table, table: Table) -> str:
-    """Asked for every time: a transaction that is rolled back may take it away again."""
+    """Executed for each block: a rollback may drop the table."""
     return (
         f"CREATE TEMPORARY TABLE IF NOT EXISTS {stage.name} ON COMMIT DELETE ROWS AS "  # noqa: S608 - our names
         f"SELECT {', '.join(stage.columns.keys())} FROM {table.name} WITH NO DATA"
@@ -91,7 +85,6 @@ def _types(dialect: Dialect, stage: Table) -> list[str]:
 
 
 def _as_sqlalchemy(connection: Connection, statement: str, error: Exception) -> Exception:
-    """The driver's error as `Connection.execute` would have raised it, which knows nothing of a COPY."""
     dialect = connection.dialect
     broken = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)  # type: ignore[arg-type]
     if broken:
@@ -101,27 +94,22 @@ def _as_sqlalchemy(connection: Connection, statement: str, error: Exception) -> 
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# MariaDB and MySQL: many rows in one INSERT, their values spelt out in it.
-#
-# The driver spells values out as well, and takes 0.7 us for each; at 52 values a page that is more than all else.
-# Nothing here leans on the session's rules of escaping: a text with a quote or a backslash is written as hexadecimal
-# digits.
+# --- MariaDB and MySQL: multi-row INSERT with literals, faster than the driver's own (0.7 us a value) -----
 
 
-# Of one statement: far below what servers take (max_allowed_packet, 16 MiB at least), and longer ones gain nothing.
+# Per statement: far below max_allowed_packet (16 MiB at least); longer statements are not faster.
 MOST_CHARACTERS = 1_000_000
 
 
 def bulk_insert(connection: Connection, head: str, tail: str, rows: list[Row]) -> None:
-    """Executes `head`, the rows, `tail`, in statements of bounded length."""
+    """Executes `head`, rows, `tail` in statements of about MOST_CHARACTERS."""
     for values in _bounded(map(spell, rows)):
         connection.exec_driver_sql(f"{head}{values}{tail}", execution_options={"no_parameters": True})
 
 
 def spell(row: Row) -> str:
-    """A row of texts, bytes, numbers and None as SQL."""
-    # One look at all texts of a row; most have nothing that means anything between quotes.
+    """A row as SQL; texts with quotes or backslashes as hexadecimal literals."""
+    # One check of all texts of a row; most need no escaping.
     texts = "".join([value for value in row if value.__class__ is str])
     if "'" not in texts and "\\" not in texts:
         return f"({','.join([_plain(value) for value in row])})"
@@ -160,32 +148,32 @@ def _bounded(spelt: Iterator[str]) -> Iterator[str]:
         yield ",".join(some)
 
 
-# Says of a column's two values whether the first is to replace the second.
+# Condition on a column's new and old value: the new row wins.
 Beats = Callable[[Any, Any], Any]
-# Makes a column's value of the columns of the new row and of the old one.
+# Computes a column's value from the columns of the new and the old row.
 Rule = Callable[[Any, Any], Any]
-# From so many rows on, PostgreSQL is given them by COPY: below, the statements more cost what it saves.
+# PostgreSQL uses COPY from this number of rows on: its extra statements do not pay off for fewer.
 LEAST_COPIED = 20
 
 
 class Upsert(NamedTuple):
-    """One way to write rows of a table; equal ones are the same object."""
+    """How rows of one kind are written to a table."""
 
-    name: str  # of its rows
+    name: str  # of this kind of rows
     table: Table
-    columns: tuple[str, ...]  # of a row; the others of the table get what they have without a word
+    columns: tuple[str, ...]  # of a row; the table's other columns get their defaults
     key: tuple[str, ...]
-    # What a row takes over from a new one (also what that does not name), if in the last of these columns the new value
-    # beats the old one; none: what is there stays as it is.
+    # Columns that an existing row takes from the new one (also if that does not name them), if `beats` holds for the
+    # last of them; without `beats` existing rows stay unchanged.
     changed: tuple[str, ...] = ()
     beats: Beats | None = None
-    # And columns that become what a rule makes of the new row and the old one, in this order: where a database works
-    # them out one after the other, a rule sees what those before it made.
+    # Columns computed from the new and the old row, in this order: MariaDB evaluates assignments one by one, so that a
+    # rule sees the results of earlier ones.
     computed: tuple[tuple[str, Rule], ...] = ()
 
 
 def write(connection: Connection, upsert: Upsert, rows: list[Row]) -> None:
-    """Writes the rows. Where some take over something, no two have one key: PostgreSQL touches no row twice."""
+    """Writes the rows; with `beats`, keys must be unique: PostgreSQL updates no row twice per statement."""
     if not rows:
         return
     dialect = connection.dialect
@@ -200,7 +188,6 @@ def write(connection: Connection, upsert: Upsert, rows: list[Row]) -> None:
 
 @lru_cache(maxsize=64)
 def _statement(dialect: Dialect, upsert: Upsert) -> str:
-    """The driver's own SQL, with a place for each column of a row."""
     if not dialect.positional:
         kind: Any = type(dialect)
         dialect = kind(paramstyle="format")
@@ -210,11 +197,11 @@ def _statement(dialect: Dialect, upsert: Upsert) -> str:
 
 
 def _reordered(statement: str, dialect: Dialect, theirs: list[str], ours: tuple[str, ...]) -> str:
-    """The INSERT with columns in the order of our rows; SQLAlchemy has them in the table's."""
+    """Columns in our rows' order, not the table's."""
     quote = dialect.identifier_preparer.quote
     into, named, values = statement.partition(f"({', '.join(map(quote, theirs))}) VALUES (")
     places, closed, tail = values.partition(")")
-    assert named and closed, f"not as expected: {statement}"
+    assert named and closed, f"unexpected INSERT: {statement}"
     place_of = dict(zip(theirs, places.split(", "), strict=True))
     return (
         f"{into}({', '.join(map(quote, ours))}) VALUES ({', '.join(map(place_of.__getitem__, ours))}){tail}"
@@ -223,7 +210,6 @@ def _reordered(statement: str, dialect: Dialect, theirs: list[str], ours: tuple[
 
 @lru_cache(maxsize=64)
 def _around_values(dialect: Dialect, upsert: Upsert) -> tuple[str, str]:
-    """What stands before and behind the values of an INSERT."""
     head, places, tail = _statement(dialect, upsert).partition(f"({', '.join(['%s'] * len(upsert.columns))})")
     assert places, "the driver does not write places as %s"
     return head, tail
@@ -236,7 +222,7 @@ def _from_stage(upsert: Upsert, stage: Table) -> Insert:
 
 
 def _insert(dialect: str, table: Table) -> Insert:
-    # Every crawl starts a coordinator, which uses one of them: the others' drivers are slow to import.
+    # Imported on use: a coordinator needs one dialect, and imports are slow.
     if dialect == "sqlite":
         from sqlalchemy.dialects import sqlite
 
@@ -249,7 +235,6 @@ def _insert(dialect: str, table: Table) -> Insert:
 
 
 def _ruled(insert: Any, upsert: Upsert) -> Insert:
-    """The insert with what happens to a row that is there already."""
     table, changed = upsert.table, upsert.changed
     if isinstance(insert, mysql.Insert):
         return insert.on_duplicate_key_update(_assignments(insert, upsert))
@@ -265,13 +250,13 @@ def _ruled(insert: Any, upsert: Upsert) -> Insert:
 
 
 def _assignments(insert: mysql.Insert, upsert: Upsert) -> list[tuple[str, Any]]:
-    """MariaDB's: no WHERE there, and each sees those before it, so the column that decides comes last."""
+    """MariaDB has no WHERE here; assignments see earlier ones, so the deciding column comes last."""
     table, key = upsert.table, upsert.key[0]
     if upsert.beats is None:
-        return [(key, table.c[key])]  # not INSERT IGNORE, which would also cut values that do not fit
+        return [(key, table.c[key])]  # not INSERT IGNORE, which also truncates values
     clock = upsert.changed[-1]
     wins = upsert.beats(insert.inserted[clock], table.c[clock])
-    # Rules read the old row, so they come before what replaces it.
+    # Rules read the old row, so they come first.
     ruled = [
         (name, func.if_(wins, rule(insert.inserted, table.c), table.c[name]))
         for name, rule in upsert.computed

@@ -1,9 +1,7 @@
-"""One batch of records into the tables, in the caller's transaction: the same batch twice changes nothing.
+"""Writes batches of records in the caller's transaction; repeated, late and concurrent ones too.
 
-A batch may come twice, late, out of order and beside another coordinator's: the newer page wins, the earlier finding
-of a site, the later end of a site and of a run, the operator's last order, whatever the order in which they are
-written. Only an order to forget a site takes away what is there, and only once: what is found anew since stays. What
-cannot be stored as it is (NUL, lone surrogates) is cleaned; all other refusals of the database pass to the caller.
+The newest page, the earliest finding of a site, the last end and command win. Removes NUL and lone surrogates; passes
+the database's errors on.
 """
 
 from __future__ import annotations
@@ -69,17 +67,11 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.dml import Update
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What sitemaps say of pages in the tables: when each changed last, and when that was news to us.
-#
-# A later time than the last one told is a signal for recheck (crawler.recheck.signals); so is the first, where the
-# page was last heard of before it. The same record twice changes nothing. Pages that are not in the tables yet are
-# left: each brings what its sitemap said with its own record (`Page.sitemap_lastmod`). What a database refuses passes
-# to the caller.
+# --- Sitemaps' lastmod ------------------------------------------------------------------------------------
 
 
 class Lastmod(NamedTuple):
-    """One page's, and when it was said."""
+    """A page's lastmod, and its sitemap's fetch time."""
 
     site_id: int
     url_hash: int
@@ -88,7 +80,7 @@ class Lastmod(NamedTuple):
 
 
 def lastmods_of(sitemap: Page, site_id: int) -> list[Lastmod]:
-    """All that a sitemap's record says."""
+    """The lastmods of a sitemap's record."""
     return [
         Lastmod(site_id, url_hash, changed_at, sitemap.fetched_at)
         for url_hash, changed_at in unpack_lastmods(sitemap.lastmods)
@@ -96,7 +88,7 @@ def lastmods_of(sitemap: Page, site_id: int) -> list[Lastmod]:
 
 
 def write_lastmods(connection: Connection, found: list[Lastmod]) -> None:
-    """Takes them in, in the order of their keys, so that two coordinators wait for each other one way round."""
+    """Updates known pages, in key order."""
     if found:
         values = [{f"new_{name}": value for name, value in one._asdict().items()} for one in sorted(found)]
         connection.execute(_statement(), values)
@@ -105,7 +97,7 @@ def write_lastmods(connection: Connection, found: list[Lastmod]) -> None:
 @cache
 def _statement() -> Update:
     changed_at, told_at = (bindparam(f"new_{name}", type_=BigInteger()) for name in ("changed_at", "told_at"))
-    # The web's own word counts from the second time on; the first, where it is of after our last look.
+    # A signal for recheck: the second and later ones, or a first one after the page's last check.
     heard = func.coalesce(pages.c.last_checked, pages.c.fetched_at)
     news = or_(pages.c.sitemap_lastmod.is_not(None), heard < changed_at)
     return (
@@ -117,7 +109,7 @@ def _statement() -> Update:
                 or_(pages.c.sitemap_lastmod.is_(None), pages.c.sitemap_lastmod < changed_at),
             )
         )
-        # In this order: MariaDB lets a later one see what an earlier one has set.
+        # In this order: on MariaDB later assignments see earlier ones.
         .ordered_values(
             (pages.c.signalled_at, case((news, told_at), else_=pages.c.signalled_at)),
             (pages.c.sitemap_lastmod, changed_at),
@@ -125,28 +117,23 @@ def _statement() -> Update:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Pages that were made anew from the archive, into the rows that are there.
-#
-# Such a record is no new fetch: it adds nothing to the history and no row to `pages`, so what was forgotten stays so.
-# It replaces a row of the same fetch if it is the later one of two that were made anew, and a row of an older fetch
-# always; whatever the order in which records come, the same row is left.
+# --- Pages extracted again from the archive ---------------------------------------------------------------
 
 
 _KEY = ("site_id", "url_hash")
-# Nobody asked the page anything: its life goes on as it was.
+# Not a fetch: the life cycle stays unchanged.
 _KEPT = (*_KEY, "url", *LIFE_COLUMNS)
 _FETCHED_AT = PAGE_COLUMNS.index("fetched_at")
 _EXTRACTED_AT = PAGE_COLUMNS.index("extracted_at")
 
 
 def is_later(new: Row, old: Row) -> bool:
-    """Which of two such rows of one page is to be written."""
+    """Whether the new row wins: by fetch time, then extraction time."""
     return (new[_FETCHED_AT], new[_EXTRACTED_AT]) > (old[_FETCHED_AT], old[_EXTRACTED_AT])
 
 
 def write_extracted(connection: Connection, rows: list[Row]) -> None:
-    """Writes the rows, each of another page."""
+    """Updates older rows; at most one per page."""
     if rows:
         names = [_place(name) for name in PAGE_COLUMNS]
         connection.execute(_statement_extracted(), [dict(zip(names, row, strict=True)) for row in rows])
@@ -170,18 +157,17 @@ def _value(name: str) -> Any:
 
 
 def _place(name: str) -> str:
-    """A column's own name is taken by SQLAlchemy."""
     return f"new_{name}"
 
 
-# The defaults of REVIVE_FIRST_SECONDS and REVIVE_SECOND_SECONDS, for who writes without settings.
+# The defaults of REVIVE_FIRST_SECONDS and REVIVE_SECOND_SECONDS, for callers without settings.
 REVIVE_DELAYS = (3600.0, 86_400.0)
-# And of STATUS_DAMPING_SECONDS.
+# The default of STATUS_DAMPING_SECONDS.
 DAMPING_SECONDS = 1800.0
 
 
 class Stored(NamedTuple):
-    """A record on its way into the tables: its entry in the stream, and its packed out-links."""
+    """A record with its stream id and packed out-links."""
 
     stream_id: str
     record: Record
@@ -190,7 +176,7 @@ class Stored(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """An entry of the stream that cannot be stored, and why."""
+    """A stream entry that cannot be stored."""
 
     stream_id: str
     reason: str
@@ -198,7 +184,7 @@ class DeadLetter(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many records of each kind a batch held, double ones included."""
+    """Numbers of records by kind, repeated ones included."""
 
     pages: int = 0
     found: int = 0
@@ -210,7 +196,7 @@ class Counts(NamedTuple):
     asked: int = 0
     health: int = 0
     opened: int = 0
-    refused: int = 0  # of those asked: their page is elsewhere by now, or they came before
+    refused: int = 0  # of `asked`: without effect, since the page's state differs or is newer, or repeated
 
 
 # --- The rules --------------------------------------------------------------------------------------------
@@ -225,7 +211,7 @@ def _is_later(new: Any, old: Any) -> Any:
 
 
 def _ends_later(new: Any, old: Any) -> Any:
-    running: ColumnElement[int] = literal_column("0")  # spelt out: no places for values but those of the row
+    running: ColumnElement[int] = literal_column("0")  # inline: placeholders are for the row's values only
     return func.coalesce(new, running) > func.coalesce(old, running)
 
 
@@ -242,7 +228,7 @@ _SITE = ("site_id",)
 NAMED = Upsert("named_sites", sites, row_of.NAMED_COLUMNS, _SITE)
 FOUND = Upsert("found_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("source", "found_at"), _is_earlier)
 FOUND_LAST = Upsert("last_found_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("found_entry",), _is_later)
-# A site that a link led to was given as a seed since.
+# A site found by a link became a seed.
 SEEDED = Upsert("seeded_sites", sites, row_of.FOUND_COLUMNS, _SITE, ("source",), _is_seeded)
 ENDED = Upsert(
     "ended_sites",
@@ -252,7 +238,7 @@ ENDED = Upsert(
     (*_but(row_of.ENDED_COLUMNS, "site_id", "site", "ended_entry"), "ended_entry"),
     _is_later,
 )
-# Of the same columns, and by the same place in the stream: what came last holds.
+# The same columns and stream position as ENDED: the last record wins.
 OPENED = Upsert(
     "opened_sites",
     sites,
@@ -303,7 +289,7 @@ _FOUND_AT = row_of.FOUND_COLUMNS.index("found_at")
 _ENDED_ENTRY = row_of.ENDED_COLUMNS.index("ended_entry")
 _OPENED_ENTRY = row_of.OPENED_COLUMNS.index("ended_entry")
 _RUN_ENDED_AT = row_of.RUN_COLUMNS.index("ended_at")
-# In all other rows the place in the stream stands last.
+# In all other rows the stream position is the last value.
 _ENTRY = -1
 
 
@@ -316,10 +302,9 @@ def store(
     revive_delays: tuple[float, float] = REVIVE_DELAYS,
     damping_seconds: float = DAMPING_SECONDS,
 ) -> Counts:
-    """Writes the batch; the caller commits. Whatever the database refuses is raised as it comes.
+    """Writes the batch; the caller commits.
 
-    `revive_delays`: seconds after which revive asks a silent page, the first time and the second. `damping_seconds`:
-    how soon a change of a site's health is forgotten, of which so many are not told (crawler.status.health).
+    `revive_delays`: seconds before revive's two retries. `damping_seconds`: see crawler.status.health.
     """
     kinds = (
         Page,
@@ -342,7 +327,7 @@ def store(
         if isinstance(record, Page):
             rows.add_page(record, stored.links, plain=stored.plain)
         elif isinstance(record, OperatorCommand) and record.order == "forget":
-            refused += rows.write(connection)  # what came before is forgotten too, what comes after is not
+            refused += rows.write(connection)  # earlier records are deleted too, later ones are not
             rows = _Rows(revive_delays, damping_seconds)
             _forget_order(connection, record.site, entry_number(stored.stream_id))
         elif isinstance(record, RecheckResult):
@@ -354,7 +339,7 @@ def store(
 
 
 def forget(connection: Connection, site: str) -> int:
-    """Removes all that the tables hold of a site; how many pages."""
+    """Deletes all rows of a site; returns the number of pages."""
     key = site_id(site)
     gone = connection.execute(delete(pages).where(pages.c.site_id == key)).rowcount
     connection.execute(delete(fetches).where(fetches.c.site_id == key))
@@ -370,15 +355,15 @@ def forget(connection: Connection, site: str) -> int:
 
 
 def _forget_order(connection: Connection, site: str, entry: int) -> None:
-    """Forgets a site unless it was found anew since: the order may come a second time."""
+    """Forgets the site unless it was found again later."""
     older = or_(sites.c.found_entry.is_(None), sites.c.found_entry < entry)
-    asked = select(sites.c.site_id).where(sites.c.site_id == site_id(site), older)
-    if connection.execute(asked).first():
+    query = select(sites.c.site_id).where(sites.c.site_id == site_id(site), older)
+    if connection.execute(query).first():
         forget(connection, site)
 
 
 def bury(connection: Connection, letters: list[DeadLetter]) -> None:
-    """Puts entries into the dead letters; one that is there already stays as it was."""
+    """Inserts dead letters; keeps existing ones."""
     now = time.time_ns() // 1_000_000
     write(
         connection,
@@ -391,7 +376,7 @@ def bury(connection: Connection, letters: list[DeadLetter]) -> None:
 
 
 def fields_to_json(fields: dict[bytes, bytes]) -> str:
-    """An entry's fields as ASCII JSON; a value that is no UTF-8 as {"base64": "…"}."""
+    """Fields as ASCII JSON; values that are not UTF-8 as {"base64": "…"}."""
     return json.dumps(
         {name.decode(errors="backslashreplace"): _readable(value) for name, value in fields.items()}
     )
@@ -405,13 +390,13 @@ def _readable(value: bytes) -> object:
 
 
 def entry_number(stream_id: str) -> int:
-    """A stream id as a number in the stream's order, for a signed 64-bit column."""
+    """A stream id as a 64-bit number in the same order."""
     milliseconds, _, number = stream_id.partition("-")
     return int(milliseconds) << 20 | min(int(number or 0), (1 << 20) - 1)
 
 
 class _Rows:
-    """A batch as rows, one per key and kind; of two for the same row the one that the tables would keep."""
+    """A batch as rows: the winner per key and kind."""
 
     def __init__(self, revive_delays: tuple[float, float], damping_seconds: float) -> None:
         self._damping_seconds = damping_seconds
@@ -422,7 +407,7 @@ class _Rows:
         self._named: dict[int, str] = {}
         self._pages: dict[tuple[int, int], Row] = {}
         self._extracted: dict[tuple[int, int], Row] = {}
-        self._fetches: list[Row] = []  # one that is there twice is left out by its rule
+        self._fetches: list[Row] = []  # repeated ones are ignored by the upsert
         self._found: dict[int, Row] = {}
         self._found_last: dict[int, Row] = {}
         self._seeded: dict[int, Row] = {}
@@ -437,7 +422,7 @@ class _Rows:
         self._lastmods: list[Lastmod] = []
 
     def add_page(self, page: Page, links: bytes, *, plain: bool) -> None:
-        """Takes in a page's turn."""
+        """Adds a fetched or extracted page."""
         name = page.site
         site, url_hash = site_id(name), hash64(name + page.path)
         if not plain:
@@ -450,20 +435,19 @@ class _Rows:
             self._lastmods += lastmods_of(page, site)
         place = (site, url_hash)
         kept = self._pages.get(place)
-        # Of two in one millisecond the later one in the stream counts: a page may be asked twice in a row.
+        # Of two fetches in the same millisecond, the later one in the stream wins.
         if kept is None or page.fetched_at >= kept[_FETCHED_AT_write]:
             self._pages[place] = row_of.page_row(page, site, url_hash, links, self._revive_ms)
-        if page.agent:  # a record without an origin has no place in the history
+        if page.agent:  # records without an agent are not part of the history
             self._fetches.append(row_of.fetch_row(page, site, url_hash))
 
     def _add_extracted(self, row: Row) -> None:
-        """A page that was made anew from the archive: no fetch, and no site that is not there."""
         kept = self._extracted.get(row[:2])
         if kept is None or is_later(row, kept):
             self._extracted[row[:2]] = row
 
     def add_asked(self, asked: RecheckResult) -> None:
-        """Takes in a page that was asked again: into the history in any case, and into its life where it fits."""
+        """Adds a recheck's result: to the history, and as a step if the transition is legal."""
         asked = row_of.clean_asked(asked)
         site, url_hash = site_id(asked.site), hash64(asked.url)
         if asked.agent:
@@ -478,7 +462,7 @@ class _Rows:
         record: SiteFound | SiteEnded | SiteOpened | OperatorCommand | RunEvent | Check | Visit | Health,
         entry: int,
     ) -> None:
-        """Takes in any other record."""
+        """Adds any other record."""
         if isinstance(record, SiteFound):
             row = row_of.found_row(record, entry)
             kept = self._found.get(row[0])
@@ -500,7 +484,7 @@ class _Rows:
             self._checks.setdefault(record.digest, row_of.check_row(record))
         elif isinstance(record, Visit):
             self._named[site_id(record.site)] = record.site
-            if record.agent:  # as with turns
+            if record.agent:  # as for pages
                 self._visits.append(row_of.visit_row(record))
         elif isinstance(record, Health):
             self._named[site_id(record.site)] = record.site
@@ -514,7 +498,7 @@ class _Rows:
             _keep_later(self._stops, row[0], row, _ENTRY)
 
     def write(self, connection: Connection) -> int:
-        """Every kind's rows in one go; sites first, since pages are looked for by theirs. How many steps it refused."""
+        """Writes all rows, sites first; returns how many recheck results had no effect."""
         write(connection, NAMED, sorted(map(row_of.named_row, self._named.values())))
         write(connection, FOUND, _sorted(self._found))
         write(connection, FOUND_LAST, _sorted(self._found_last))
@@ -536,14 +520,14 @@ class _Rows:
 
 
 def write_pages(connection: Connection, found: list[Row]) -> None:
-    """Writes rows of `pages`, each of another page, in the order of their keys."""
+    """Needs key order and at most one row per page."""
     usual = len(row_of.USUAL_COLUMNS)
     write(connection, USUAL_PAGES, [row for row in found if len(row) == usual])
     write(connection, PAGES, [row for row in found if len(row) != usual])
 
 
 def _keep_later(rows: dict[Any, Row], key: Any, row: Row, place: int) -> None:
-    """Keeps the row whose value at `place` is the higher one; none is below any."""
+    """Keeps the row with the higher value at `place`; None counts as 0."""
     kept = rows.get(key)
     if kept is None or (row[place] or 0) > (kept[place] or 0):
         rows[key] = row

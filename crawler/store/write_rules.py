@@ -1,9 +1,6 @@
-"""The lives of pages in the tables (crawler.states): what a load makes of a row, and what a question makes of it.
+"""SQL rules for pages' states (crawler.states) and sites' health (crawler.status.health).
 
-Both are guarded. A load's rules are part of the upsert of its row: one that is older than what was last heard of the
-page gives its content and leaves the life alone. A question's answer changes a row that is still in the state in which
-the question was packed, and of which nothing newer was heard; so the same record twice, a late one and one of two
-agents that asked the same change nothing. What a database refuses passes to the caller.
+Repeated, late and out-of-order records change no state. Passes the database's errors on.
 """
 
 from __future__ import annotations
@@ -44,12 +41,12 @@ if TYPE_CHECKING:
 
 
 def _word(text: str) -> Any:
-    """Spelt out: in an upsert there are no places for values but those of the row."""
+    """An inline literal: upserts have placeholders for the row only."""
     return literal_column(f"'{text}'", String)
 
 
 _INIT, _VISITED = _word("init"), _word("visited")
-# In these a load that fails is no step.
+# States that a failed load does not change.
 _STAYS = [_word(state) for state in (*states.SILENT, "dead")]
 _NONE: Any = literal_column("NULL", BigInteger)
 
@@ -59,7 +56,7 @@ def _is_stale(new: Any, old: Any) -> Any:
 
 
 def _last_changed(new: Any, old: Any) -> Any:
-    """By the text, or the bytes where there is none; a page that had neither has not changed."""
+    """By the hash of the text, or else of the body."""
     content = func.coalesce(new.content_hash, new.sha256)
     differs = content != func.coalesce(old.content_hash, old.sha256)
     return case((differs, new.fetched_at), else_=old.last_changed)
@@ -97,17 +94,17 @@ def _last_checked(new: Any, old: Any) -> Any:
 
 
 def _walked_at(new: Any, old: Any) -> Any:
-    """Only a load by another job than `site` has a value, 0: the time of the walk's own load stays."""
+    """Jobs other than `site` have 0 here: the time of its last load stays."""
     return case((new.walked_at.is_(None), _NONE), else_=func.coalesce(old.walked_at, old.fetched_at))
 
 
 def _sitemap_lastmod(new: Any, old: Any) -> Any:
-    """What was said before the load stays, if it is later."""
+    """The later one of both."""
     known = old.sitemap_lastmod
     return case((or_(known.is_(None), known < new.sitemap_lastmod), new.sitemap_lastmod), else_=known)
 
 
-# What a load makes of a row that is there; each reads what those behind it are about to change.
+# Columns that a load computes, in this order: each rule reads columns that later ones change.
 OF_A_LOAD: tuple[tuple[str, Rule], ...] = (
     ("last_changed", _last_changed),
     ("next_check", _next_check),
@@ -120,20 +117,20 @@ OF_A_LOAD: tuple[tuple[str, Rule], ...] = (
 
 
 class LifeStep(NamedTuple):
-    """What a question's answer does to its page, if the page is where the question found it."""
+    """A recheck's effect on a page in state `before`."""
 
     site_id: int
     url_hash: int
     asked_at: int
     before: str
     after: str
-    unloaded: str  # the state instead, where its content was never taken in
-    failed: int  # 1: another straight failure; 0: none; -1: those before count no more
+    unloaded: str  # the state instead of `after` if its content was never stored
+    failed: int  # 1: one more consecutive failure; 0: no change; -1: reset to 0
     next_check: int | None
 
 
 def life_step(asked: RecheckResult, site_id: int, url_hash: int, delays: tuple[float, float]) -> LifeStep:
-    """The step that a record tells of; IllegalTransitionError where there is none."""
+    """The step of a recheck's result; raises IllegalTransitionError."""
     state = states.after(asked.before, asked.answer)
     brings_content = asked.answer == "answers" and 200 <= asked.status < 300
     unloaded = states.after(asked.before, asked.answer, has_body=not brings_content)
@@ -144,7 +141,7 @@ def life_step(asked: RecheckResult, site_id: int, url_hash: int, delays: tuple[f
 
 
 def write_lives(connection: Connection, steps: list[LifeStep]) -> int:
-    """Takes the steps, of one page in the order of time; how many there were."""
+    """Applies the steps in order of time; returns how many took effect."""
     if not steps:
         return 0
     ordered = sorted(steps)
@@ -181,12 +178,7 @@ def _statement() -> Update:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What checks say of sites into the tables: every check into the history, a site's course, and changes to be told.
-#
-# A check that comes twice, late or out of order changes the history alone: a site's course goes by the clock of its
-# checks. The rows of the sites are locked while their courses are read and written, so two coordinators make no
-# change twice and miss none.
+# --- Health checks of sites -------------------------------------------------------------------------------
 
 
 _COURSE_COLUMNS = (
@@ -211,12 +203,15 @@ COURSES = Upsert(
 )
 HISTORY = Upsert("health", health, _HISTORY_COLUMNS, ("agent", "run", "seq"))
 CHANGES = Upsert("health_changes", health_changes, _CHANGE_COLUMNS, ("agent", "run", "seq"))
-# Sites whose courses are read by one statement.
+# Sites per SELECT.
 _AT_A_TIME = 500
 
 
 def store_healths(connection: Connection, checks: list[Health], half_life_seconds: float) -> None:
-    """Writes the checks of a batch; the sites have rows by now."""
+    """Writes checks, sites' new health and its changes; sites must have rows.
+
+    These are locked until commit, so that each change is stored once.
+    """
     if not checks:
         return
     checks = sorted(checks, key=attrgetter("site", "checked_at", "agent", "run", "seq"))
@@ -240,10 +235,10 @@ def store_healths(connection: Connection, checks: list[Health], half_life_second
 
 
 def _courses(connection: Connection, numbers: Iterable[int]) -> dict[int, StatusHistory]:
-    """What is known of these sites, locked until the transaction ends; in the order of keys, as all writers go."""
+    """The sites' status history, FOR UPDATE in key order (avoids deadlocks)."""
     found: dict[int, StatusHistory] = {}
     for some in _in_parts(sorted(numbers)):
-        asked = (
+        query = (
             select(
                 sites.c.site_id,
                 *(sites.c.health, sites.c.health_since, sites.c.health_at, sites.c.health_told),
@@ -253,9 +248,9 @@ def _courses(connection: Connection, numbers: Iterable[int]) -> dict[int, Status
             .order_by(sites.c.site_id)
             .with_for_update()
         )
-        for number, word, since, at, told, penalty, damped in connection.execute(asked):
-            if word is not None:
-                found[number] = StatusHistory(word, since, at, told, penalty, bool(damped))
+        for number, state, since, at, reported, penalty, damped in connection.execute(query):
+            if state is not None:
+                found[number] = StatusHistory(state, since, at, reported, penalty, bool(damped))
     return found
 
 

@@ -1,7 +1,4 @@
-"""Runs the revisions on the connection that crawler.store.database.migrate hands over, inside its transaction.
-
-There is no offline mode and no alembic.ini: the lock and the version check are the caller's.
-"""
+"""Runs the revisions on migrate's connection, transaction and lock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""All tables. The first revision: those before it were never released, and their tables are not brought up.
-
-Repeats crawler.store.tables as it was, since a revision must not change with it. Tables that are there already
-are left: MariaDB commits each table by itself, so a killed migration goes on here.
-"""
+"""Creates all tables that do not exist; the first revision. A copy of tables.py, which may change."""
 
 from __future__ import annotations
 
@@ -46,7 +42,6 @@ def _index(name: str, table: str, *columns: str) -> None:
 
 
 def _record(name: str) -> tuple[Any, ...]:
-    """What rows have that are never overwritten: a number, and who made them as which record of which run."""
     return (
         sa.Column("id", _KEY, primary_key=True, autoincrement=True),
         _filled("agent", _NAME),
@@ -75,7 +70,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """There is nothing before the first tables; dropping a crawl is the person's own act."""
+    """There is no earlier schema."""
     raise NotImplementedError(f"revision {revision} is the first: drop the database instead")
 
 
