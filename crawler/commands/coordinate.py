@@ -78,7 +78,7 @@ class Command(LowtideCommand):
         return self._coordinate(stop, None)
 
     def _compare(self) -> None:
-        """Log differences between queue and tables. On one machine `scrapy crawl` does it at its end."""
+        """Logged once; on one machine `scrapy crawl` does it at its end."""
         from crawler.queue.connection import ServerAwayError
         from crawler.queue.errors import BrokenRecordError
         from crawler.reconcile import agreement
@@ -146,7 +146,7 @@ class Command(LowtideCommand):
 
 @contextmanager
 def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
-    """Runs a planner, once sites exceed slots or jobs other than `crawl` wait."""
+    """Runs a planner once it has work."""
     from crawler.local.local import handed_on
     from crawler.queue import connection
     from crawler.queue.results import sites_wait, works_wait
@@ -179,7 +179,7 @@ def planned(settings: BaseSettings, options: Options) -> Iterator[None]:
 
 @contextmanager
 def _watching(look: Callable[[], bool], stop: threading.Event) -> Iterator[threading.Event]:
-    """Calls `look` every second. When it returns False, sets `stop` and the yielded event."""
+    """`look` runs every second; False sets `stop` and the yielded event."""
     over, gave_up = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -128,7 +128,7 @@ class Command(stock.Command):
         self.requires_crawler_process = opts.agents == 1 and self._apart is None
 
     def _part(self, opts: argparse.Namespace) -> Parted | None:
-        """None in the process that crawls. On a terminal, another process draws the live view."""
+        """None in the process that crawls."""
         assert self.settings is not None
         if not self.options.live_view or not _is_drawn_on() or self._items_go_to_output(opts):
             return None
@@ -146,7 +146,7 @@ class Command(stock.Command):
         return "-" in [uri.split(":")[0] for uri in opts.overwrite_output or opts.output or ()]
 
     def _say_in_log(self, text: str) -> None:
-        """Appends to LOG_FILE, where scrapyd users look; Scrapy opens it later."""
+        """Scrapy opens LOG_FILE later."""
         if self.settings and self.settings["LOG_FILE"]:
             with suppress(OSError), Path(self.settings["LOG_FILE"]).open("a", encoding="utf-8") as log:
                 print(f"lowtide: {text}", file=log)
@@ -255,7 +255,7 @@ class Command(stock.Command):
             self.exitcode = 1
 
     def _nothing(self, started_ms: int) -> str:
-        """Why the crawl finished without pages; empty if it has pages or that is unknown."""
+        """Empty if there are pages or that is unknown."""
         from crawler.local.local import names_tables
         from crawler.queue import connection
 
@@ -409,7 +409,7 @@ class Command(stock.Command):
         return Supervisor(children).run(after=Drain(self.settings, self.options).over)
 
     def _goes_on(self, opts: argparse.Namespace) -> bool:
-        """Whether feeds are continued. Decided once: the second agent would find the first at work."""
+        """Whether feeds are continued. The second agent would find the first at work."""
         from crawler.local import summary as leftover
         from crawler.local.server import Server, ServerError
         from crawler.queue import connection
@@ -503,7 +503,7 @@ class Command(stock.Command):
         return summary.text({**found, **(left._asdict() if left else {})})
 
     def _compare(self) -> tuple[int, str]:
-        """Exit code 1 and a message if queue and tables differ."""
+        """Exit code 1 and a message if they differ."""
         from crawler.local.local import names_tables
 
         assert self.settings is not None

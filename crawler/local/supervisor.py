@@ -87,7 +87,7 @@ class Child:
 
     @property
     def over(self) -> bool:
-        """Whether it ended and will not be restarted."""
+        """Ended and not restarted."""
         return self.code is not None
 
     @property
@@ -111,7 +111,7 @@ class Child:
             self._ended(code, now, stopping=stopping)
 
     def send(self, number: int) -> None:
-        """Send a signal if the process runs."""
+        """Only if the process runs."""
         if self._process and self._process.poll() is None:
             self._process.send_signal(number)
 

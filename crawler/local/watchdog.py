@@ -26,7 +26,7 @@ SIGTERM = 15
 
 
 def watchdog(folder: str, socket_folder: str, command: list[str]) -> None:
-    """Runs the server and returns when it has ended."""
+    """Returns when the server has ended."""
     server = start(command)
     os.close(SERVER_LOCK_FD)
     # Opened once, so they stay the locks of this server's users if the folder is removed.

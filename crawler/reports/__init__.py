@@ -32,7 +32,7 @@ class Crawl(NamedTuple):
 
 
 class Report:
-    """A report by name. Raises ModuleNotFoundError if there is none."""
+    """A report by name. Raises ModuleNotFoundError for an unknown name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
