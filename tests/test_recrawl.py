@@ -508,13 +508,13 @@ def test_what_means_nothing_is_refused(given_: dict[str, Any], told: str) -> Non
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda policy: policy.visited([5], 0.0, True), "page 5 is not there"),
+        (lambda policy: policy.visited([5], 0.0, True), "page 5 does not exist"),
         (lambda policy: policy.choose(math.nan, 1.0), "now is nan"),
         (lambda policy: policy.choose(0.0, 1.0, budget=-1.0), "budget is -1.0"),
         (lambda policy: policy.choose(0.0, 1.0, ready=[True]), "ready is of shape"),
         (lambda policy: policy.choose(0.0, 1.0, ready=[7]), "ready names hosts"),
-        (lambda policy: policy.candidates(4, 0.0, 1.0, 1.0), "host 4 is not there"),
-        (lambda policy: policy.pack(-1), "host -1 is not there"),
+        (lambda policy: policy.candidates(4, 0.0, 1.0, 1.0), "host 4 does not exist"),
+        (lambda policy: policy.pack(-1), "host -1 does not exist"),
     ],
 )
 def test_who_is_not_there_is_refused(call: Any, told: str) -> None:

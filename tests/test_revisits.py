@@ -231,7 +231,7 @@ def test_what_is_kept_and_cannot_be_read_begins_anew(
     with transaction(told.engine) as connection:
         connection.execute(update(beliefs).values(url_hashes=torn))
     told.live(3 * INTERVAL, lively)
-    assert f"what was believed of site {KEY} begins anew" in caplog.text
+    assert f"site {KEY}: stored change estimates are unusable" in caplog.text
     assert len(believed(told.engine, KEY, "default", told.account.mean).rows) == MANY
 
 

@@ -1,18 +1,7 @@
-"""WHICH PAGE AGAIN: what a visit is worth against what it costs, for all pages of all sites, without looking at all.
+"""Recheck: which pages to visit again. Pure functions over arrays: no clock, no Redis, no Scrapy.
 
-A visit is made where its value exceeds its price. Value: the freshness that it is expected to bring, weighted by the
-page's importance (value.py), from what earlier visits told of the page's changes (rates.py) and what its site signals
-(signals.py). Cost: seconds of a slot at the hour's pace. Price: one figure for all, found by feedback so that the
-budget is used up (price.py). How value and cost become one score is the mode (modes.py), which RECRAWL_MODE names or
-any dotted path; law.py is the one formula that all of ours are cases of. Pages stand in columns, grouped by host
-(columns.py); hosts are scored in turn, and each choice looks at the few candidates that this left (candidates.py).
-Where sites come one by one, as in the crawl, account.py keeps the budget and the price for all of them.
-
-Pure: arrays in, arrays out; no clock, no Redis, no Scrapy. Times are seconds since any epoch, the same in all calls;
-one that stands still or jumps back makes pages no older, and nothing else.
-
-`Recrawl` is in core.py, and what it knows of pages in known.py. RecrawlError: what was given means nothing; says what
-came and what is expected.
+A page is visited when its expected gain in freshness exceeds its cost times the price; RECRAWL_MODE names the formula.
+Times are seconds since one epoch. Raises RecrawlError for invalid arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +14,7 @@ if TYPE_CHECKING:
     from crawler.recheck.core import Recrawl as Recrawl
     from crawler.recheck.view import PageView
 
-# name -> dotted path. Read without importing a mode, so that a command line is checked at once.
+# Name -> dotted path. Checked without importing a mode, so that the command line starts fast.
 NAMES = {
     "default": "crawler.recheck.modes.DEFAULT",
     "importance": "crawler.recheck.modes.IMPORTANCE",
@@ -39,22 +28,22 @@ NAMES = {
 
 
 class RecrawlError(ValueError):
-    """No such mode or page, an option it does not take, or numbers that mean nothing; says what is expected."""
+    """Invalid mode, page, option or number; the message says what is expected."""
 
 
 class Mode(Protocol):
-    """A way to score pages; pure, and the same for the same view."""
+    """Scores pages; pure."""
 
-    # Whether view.price is the price of a slot's second, moved by feedback, and only pages above 0 are visited. Else
-    # the best are visited whatever their score, and where one site is asked alone, those above view.price.
+    # True: view.price is the price of a slot second, moved by feedback, and only scores above 0 are visited.
+    # False: the highest scores are visited; `candidates` takes those above view.price.
     priced: bool
 
     def score(self, view: PageView) -> np.ndarray:
-        """float32 per page of the view, higher = sooner; finite, or -inf for "not now"."""
+        """float32 per page, higher = sooner; finite, or -inf for "not now"."""
 
 
 def get(name: str) -> Mode:
-    """The mode of this name or dotted path: what stands there, called without arguments if it is a class."""
+    """The mode with this name or dotted path; a class is instantiated."""
     path = check(name)
     from importlib import import_module
 
@@ -64,10 +53,7 @@ def get(name: str) -> Mode:
 
 
 def check(name: str, also: tuple[str, ...] = ()) -> str:
-    """The dotted path that `name` means; RecrawlError if nothing is there.
-
-    `also`: what the caller understands beside modes; stands for itself.
-    """
+    """The dotted path of a mode; names in `also` stay as they are. Raises RecrawlError for unknown names."""
     if name in also:
         return name
     if name in NAMES:
@@ -82,7 +68,7 @@ def check(name: str, also: tuple[str, ...] = ()) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    # Arrays and compiler are imported by who makes a Recrawl, not by who checks a name.
+    # Checking a name must not import numpy and numba; making a Recrawl does.
     if name == "Recrawl":
         from crawler.recheck.core import Recrawl
 

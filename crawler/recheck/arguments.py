@@ -1,4 +1,4 @@
-"""What callers give, checked: numbers that mean something, or RecrawlError that says what came and what is expected."""
+"""Validates numbers; raises RecrawlError with the value and what is expected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from crawler.recheck import RecrawlError
 
-# What may be below 0.
+# These may be below 0.
 TIMES = ("last", "changed_at")
 
 
@@ -21,7 +21,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def shares(name: str, value: Any) -> np.ndarray:
-    """Shares, 0 to 1, of whatever shape."""
+    """Shares, 0 to 1, of any shape."""
     found = np.asarray(value, np.float32)
     if not ((found >= 0) & (found <= 1)).all():
         raise RecrawlError(f"{name} is {value!r}; expected shares, 0 to 1")
@@ -29,7 +29,7 @@ def shares(name: str, value: Any) -> np.ndarray:
 
 
 def numbers(name: str, values: Any, n: int, kind: type) -> np.ndarray:
-    """A copy, one number for each of n; NaN passes, what is infinite or below 0 does not. Times may be below 0."""
+    """A copy with n numbers: finite or NaN, and >= 0 except times."""
     try:
         found: np.ndarray = np.array(np.broadcast_to(np.asarray(values), (n,)), dtype=kind)
     except (ValueError, TypeError):

@@ -1,9 +1,6 @@
-"""WHICH PAGES A CHOICE LOOKS AT: hosts are scored in turn, and of each the few best are kept until its next turn.
+"""Candidates: hosts are scored round robin, and each keeps its best pages until its next turn.
 
-Two levels, so that no choice scans all pages. A turn takes as many hosts as hold LOOKS pages for each one that a choice
-takes, so all come round within 1/LOOKS of the time in which all pages are visited once; where there are few pages, all
-of them each time. What a host keeps is as many as can be taken before its next turn; a choice looks at the first of
-each, scored anew at the moment's price; where very many hosts have one, at those that were worth most at their turn.
+Each call scores about LOOKS pages per page taken, so no choice scans all pages.
 """
 
 from __future__ import annotations
@@ -13,21 +10,21 @@ import numpy as np
 from crawler.recheck.columns import Hosts
 from crawler.recheck.compiling import compiled
 
-# Pages scored for each one taken: hosts come round in 2 % of a sweep, which costs 0.2 points of freshness at most.
+# Pages scored for each page taken: a round takes 2 % of a sweep, which costs at most 0.2 points of freshness.
 LOOKS = 50
-# Pages scored in any case: numpy's calls take longer than so many pages.
+# Pages scored in any case: below this, the overhead of numpy's calls dominates.
 LEAST_ROWS = 4096
-# More scores than these are not sorted by moving one after the other to its place.
+# Up to this many scores are sorted by insertion.
 FEW = 24
-# Scores by which a threshold is found.
+# Scores sampled to find a threshold.
 SAMPLE = 8192
-# What is kept is above "there is none", whatever a mode says of it.
+# Least score of a candidate; -inf means an empty list.
 LOWEST = np.finfo(np.float32).min
 NOTHING = np.zeros(0, np.int64)
 
 
 class Candidates:
-    """The lists of all hosts, and whose turn it is."""
+    """The candidate lists of all hosts."""
 
     def __init__(self) -> None:
         self.pool = np.zeros(1024, np.int64)  # rows; each host's list in one piece, best first
@@ -35,20 +32,20 @@ class Candidates:
         self.scores = np.zeros(1024, np.float32)  # of the pool's rows, when it was their host's turn
         self.at = NOTHING  # per host: where the rest of its list begins
         self.left = NOTHING  # per host: how many are on it
-        self.first_score = np.zeros(0, np.float32)  # per host: of the first on it; -inf: there is none
+        self.first_score = np.zeros(0, np.float32)  # per host: of its first row; -inf: the list is empty
         self.ends = NOTHING  # per host in the order of turns: pages up to its last
         self.turn = 0
         self.came_round = False  # whether every host has had a turn
-        self.urgent: set[int] = set()  # hosts whose turn comes at once
+        self.urgent: set[int] = set()  # hosts scored at the next call
 
     @property
     def nbytes(self) -> int:
-        """Memory of all lists."""
+        """Bytes used by all lists."""
         kept = (self.pool, self.scores, self.at, self.left, self.first_score, self.ends)
         return sum(array.nbytes for array in kept)
 
     def changed(self, hosts: Hosts) -> None:
-        """Hosts or their rows are others than before: all lists are void."""
+        """Discards all lists after hosts or rows have changed."""
         n = len(hosts.start)
         self.at, self.left = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self.first_score = np.full(n, -np.inf, np.float32)
@@ -57,7 +54,7 @@ class Candidates:
         self.turn = self.turn if self.turn < n else 0
 
     def next_hosts(self, rows: int) -> np.ndarray:
-        """Hosts whose turn it is, that hold at least so many pages together, or all; the urgent ones first."""
+        """The next hosts to score, urgent ones first, until they hold at least `rows` pages."""
         total = int(self.ends[-1]) if len(self.ends) else 0
         if rows >= total:
             self.came_round = True
@@ -74,7 +71,7 @@ class Candidates:
         return found
 
     def keep(self, hosts: np.ndarray, rows: np.ndarray, scores: np.ndarray, kept: np.ndarray) -> None:
-        """New lists for these hosts: `kept` rows each with their scores, one host's after the other."""
+        """Replaces these hosts' lists; `kept` elements per host."""
         self.left[hosts] = 0
         if self.used + len(rows) > len(self.pool):
             self._compact(len(rows))
@@ -86,16 +83,13 @@ class Candidates:
         self._note_first(hosts)
 
     def first(self, most: int, ready: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Hosts that have a list, and the first row of each: all, or `most`, about, that were worth most at their turn.
-
-        `ready`: bool per host, who may be among them; None: all.
-        """
+        """Hosts with candidates and their first rows: all, or about `most` of the best. `ready`: bool per host."""
         score = self.first_score if ready is None else np.where(ready, self.first_score, -np.inf)
         hosts = np.flatnonzero(score > _threshold(score, most))
         return hosts, self.pool[self.at[hosts]]
 
     def drop(self, hosts: np.ndarray) -> None:
-        """The first of these hosts' lists is done with."""
+        """Removes the first candidate of these hosts."""
         self.at[hosts] += 1
         self.left[hosts] -= 1
         self._note_first(hosts)
@@ -118,7 +112,6 @@ class Candidates:
 
 
 def _threshold(score: np.ndarray, most: int) -> float:
-    """Which about `most` of the scores exceed, by a sample; -inf where they are not many more."""
     if len(score) <= 2 * most:
         return -np.inf
     sample = score[:: max(len(score) // SAMPLE, 1)]
@@ -127,10 +120,7 @@ def _threshold(score: np.ndarray, most: int) -> float:
 
 
 def best_first(score: np.ndarray) -> np.ndarray:
-    """Places of the scores, rounded to float32, the highest first; of equal ones the earlier.
-
-    Score and place are sorted as one whole number, which takes a fifth of the time of a stable argsort.
-    """
+    """Indexes of the scores as float32, highest first, equal ones in order."""
     score = np.asarray(score, np.float32)
     bits = (-score + np.float32(0)).view(np.int32).astype(np.int64)
     bits ^= (bits >> 63) & 0x7FFF_FFFF
@@ -142,7 +132,7 @@ def best_first(score: np.ndarray) -> np.ndarray:
 
 @compiled
 def spread(start: np.ndarray, count: np.ndarray, host: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All rows of some hosts, and the host of each."""
+    """All rows of these hosts, and each row's host."""
     total = count.sum()
     rows, hosts = np.empty(total, np.int64), np.empty(total, np.int64)
     at = 0
@@ -155,7 +145,7 @@ def spread(start: np.ndarray, count: np.ndarray, host: np.ndarray) -> tuple[np.n
 
 @compiled
 def best(score: np.ndarray, count: np.ndarray, most: int, floor: float) -> tuple[np.ndarray, np.ndarray]:
-    """Of each host's scores, `count` each, places of the best above `floor`, best first, and how many these are."""
+    """Indexes of each host's scores above `floor`, best first, at most `most` per host, and their counts."""
     kept = np.zeros(len(count), np.int64)
     places = np.empty(min(most * len(count), len(score)), np.int64)
     above = np.empty(count.max() if len(count) else 0, np.int64)
@@ -175,7 +165,7 @@ def best(score: np.ndarray, count: np.ndarray, most: int, floor: float) -> tuple
 
 @compiled
 def _sort(score: np.ndarray, above: np.ndarray, into: np.ndarray) -> None:
-    """As many of these places as there is room for, best first; of equal ones the earlier."""
+    """As many of the best as `into` holds; equal scores in order."""
     if len(above) > FEW:
         order = np.argsort(-score[above], kind="mergesort")
         for n in range(len(into)):
@@ -196,10 +186,9 @@ def _sort(score: np.ndarray, above: np.ndarray, into: np.ndarray) -> None:
 
 @compiled
 def affordable(cost: np.ndarray, budget: float) -> tuple[np.ndarray, float]:
-    """Which of these, best first, are taken within the budget, and what is left of it.
+    """Which visits, best first, fit the budget, and what is left; visits that do not fit are skipped.
 
-    One that does not fit is passed over. The first is taken in any case where there is a budget at all, so that a page
-    dearer than all of it has its turn; what is left is below 0 then.
+    The first is always taken if the budget is above 0; the rest may then be negative.
     """
     taken = np.zeros(len(cost), np.bool_)
     left = budget

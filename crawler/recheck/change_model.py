@@ -1,10 +1,6 @@
-"""What is believed of pages' change rates: one site's columns of crawler.recheck, kept in the tables and brought up.
+"""A site's estimated change rates: loads them from the tables, applies the visits since, stores them.
 
-Estimates are made here alone, by whoever packs what recheck asks. What happened since they were last kept stands in
-`pages`: when each was last checked, and when it last changed. So nothing is lost with an agent, nor with a packer: the
-next one finds the same again. Where a site's columns are lost or cannot be read, they begin anew from its pages.
-
-Raises DatabaseError as crawler.store.database does.
+A crash loses nothing: missing or unreadable estimates are rebuilt from `pages`. Raises DatabaseError.
 """
 
 from __future__ import annotations
@@ -33,14 +29,14 @@ logger = logging.getLogger("planner")
 
 
 class Believed(NamedTuple):
-    """One site: its pages' rows in the tables by the numbers that they have in `recrawl`, where it is host 0."""
+    """One site as host 0 of `recrawl`, and its pages' rows by page number."""
 
     recrawl: Recrawl
     rows: dict[int, Any]
 
 
 def believed(engine: Engine, site_id: int, mode: str, mean: Mean | None, **options: Any) -> Believed:
-    """A site as it stands now: what was kept, and what its pages say since."""
+    """A site's estimates, updated with the visits and signals since."""
     rows = _rows(engine, site_id)
     recrawl = Recrawl([], [], mode=mode, **options)
     if mean is not None:
@@ -57,7 +53,7 @@ def believed(engine: Engine, site_id: int, mode: str, mean: Mean | None, **optio
 
 
 def keep(engine: Engine, site_id: int, site: Believed, looked_ms: int, wake_ms: int) -> None:
-    """For the next time."""
+    """Stores the estimates and their times (ms)."""
     _settle(site)
     order = site.recrawl.pages(0)
     hashes = np.array([site.rows[int(number)].url_hash for number in order], dtype="<i8")
@@ -75,34 +71,34 @@ def keep(engine: Engine, site_id: int, site: Believed, looked_ms: int, wake_ms: 
 
 
 def many(engine: Engine) -> int:
-    """Pages that recheck looks after, over all sites, as far as they were looked at."""
+    """Pages under recheck, of the sites planned so far."""
     with transaction(engine) as connection:
         return int(connection.execute(select(func.sum(beliefs.c.pages))).scalar() or 0)
 
 
 class Extent(NamedTuple):
-    """How much there is to look after."""
+    """Sites and pages under recheck."""
 
     pages: int
     sites: int
 
 
 def extent(engine: Engine) -> Extent:
-    """Of all that recheck looks after, looked at or not. Reads every page's row: for a report."""
-    asked = select(pages.c.site_id, func.count()).where(_LOOKED_AFTER).group_by(pages.c.site_id)
+    """Counts all pages under recheck. Reads every row: for reports only."""
+    query = select(pages.c.site_id, func.count()).where(_LOOKED_AFTER).group_by(pages.c.site_id)
     many_of: Counter[int] = Counter()
-    for site_id, found in in_stretches(engine, pages, asked):
+    for site_id, found in in_stretches(engine, pages, query):
         many_of[site_id] += found
     return Extent(many_of.total(), len(many_of))
 
 
 def last_seen_ms(row: Any) -> int:
-    """When a page was last heard of."""
+    """Time of the last check of a page, ms."""
     return int(max(row.fetched_at, row.last_checked or 0))
 
 
 def _settle(site: Believed) -> None:
-    """Last visits as the tables have them: where the times' base has moved, they were rounded twice."""
+    # Moving the time base has rounded last visits twice: use the tables' times.
     visited = {
         number: last_seen_ms(row) / 1000 for number, row in site.rows.items() if row.state == "visited"
     }
@@ -110,10 +106,9 @@ def _settle(site: Believed) -> None:
 
 
 def _rows(engine: Engine, site_id: int) -> list[Any]:
-    """Pages that were loaded and are not dead, of one site."""
-    asked = select(*_COLUMNS).where(and_(pages.c.site_id == site_id, _LOOKED_AFTER))
+    query = select(*_COLUMNS).where(and_(pages.c.site_id == site_id, _LOOKED_AFTER))
     with transaction(engine) as connection:
-        return list(connection.execute(asked).all())
+        return list(connection.execute(query).all())
 
 
 _LOOKED_AFTER = and_(pages.c.sha256.is_not(None), pages.c.state != "dead")
@@ -139,25 +134,27 @@ _COLUMNS = (
 
 
 def _kept(engine: Engine, site_id: int, recrawl: Recrawl) -> dict[int, int]:
-    """URL hash -> number of the page, of what was kept."""
-    asked = select(beliefs.c.url_hashes, beliefs.c.packed).where(beliefs.c.site_id == site_id)
+    """URL hash -> page number."""
+    query = select(beliefs.c.url_hashes, beliefs.c.packed).where(beliefs.c.site_id == site_id)
     with transaction(engine) as connection:
-        row = connection.execute(asked).first()
+        row = connection.execute(query).first()
     if row is None:
         return {}
     try:
         hashes = np.frombuffer(row.url_hashes, dtype="<i8")
         numbers = recrawl.unpack(0, row.packed)
     except ValueError as error:  # UnreadableError is one
-        return _begun_anew(site_id, str(error))
+        return _rebuilt(site_id, str(error))
     if len(hashes) != len(numbers):
         recrawl.remove(numbers)
-        return _begun_anew(site_id, f"{len(hashes)} hashes of URLs came with {len(numbers)} pages")
+        return _rebuilt(site_id, f"{len(hashes)} URL hashes for {len(numbers)} pages")
     return dict(zip(hashes.tolist(), numbers.tolist(), strict=True))
 
 
-def _begun_anew(site_id: int, why: str) -> dict[int, int]:
-    logger.warning("what was believed of site %d begins anew: %s", site_id, why)
+def _rebuilt(site_id: int, why: str) -> dict[int, int]:
+    logger.warning(
+        "site %d: stored change estimates are unusable, rebuilding from its pages: %s", site_id, why
+    )
     return {}
 
 
@@ -167,24 +164,23 @@ def _forget_gone(recrawl: Recrawl, numbers: dict[int, int], rows: list[Any]) -> 
 
 
 def _learn(recrawl: Recrawl, numbers: Mapping[int, int], rows: list[Any]) -> None:
-    """Visits since, in the order of time."""
     known = [row for row in rows if row.url_hash in numbers]
     if not known:
         return
-    told = [numbers[row.url_hash] for row in known]
-    last = dict(zip(told, recrawl.last_visits(told).tolist(), strict=True))
-    # Found before anything is told, which may move the base of times.
+    numbered = [numbers[row.url_hash] for row in known]
+    last = dict(zip(numbered, recrawl.last_visits(numbered).tolist(), strict=True))
+    # Compute the visits before the first update, which may move the time base.
     visits = sorted(_visits(recrawl, numbers, known, last))
-    _hear(recrawl, dict(zip(told, known, strict=True)))
+    _hear(recrawl, dict(zip(numbered, known, strict=True)))
     for at, number, changed in visits:
         recrawl.visited([number], at, changed)
-    _hear(recrawl, dict(zip(told, known, strict=True)))
+    _hear(recrawl, dict(zip(numbered, known, strict=True)))
 
 
 def _visits(
     recrawl: Recrawl, numbers: Mapping[int, int], known: list[Any], last: Mapping[int, float]
 ) -> Iterator[tuple[float, int, bool]]:
-    """Pages visited since the last visit that is kept: when, their number, and whether they were another then."""
+    """Time, page number and whether the content had changed, of each visit since the last stored one."""
     visited = [row for row in known if row.state == "visited"]
     seen = _as_kept(recrawl, [last_seen_ms(row) for row in visited])
     changed = _as_kept(recrawl, [row.last_changed or 0 for row in visited])
@@ -200,18 +196,15 @@ def _as_kept(recrawl: Recrawl, times_ms: list[int]) -> list[float]:
 
 
 def _hear(recrawl: Recrawl, known: dict[int, Any]) -> None:
-    """What sitemaps said of pages since they were last visited; heard once, however often it is looked at.
-
-    Called before the visits, which judge what was said before them, and after them.
-    """
-    told = [number for number, row in known.items() if row.signalled_at is not None]
-    if not told:
+    """Applies each signal since a page's last visit once. Called before and after the visits, which judge signals."""
+    signalled = [number for number, row in known.items() if row.signalled_at is not None]
+    if not signalled:
         return
-    last, heard = recrawl.last_visits(told), recrawl.signals(told)
-    said = _as_kept(recrawl, [known[number].signalled_at for number in told])
+    last, heard = recrawl.last_visits(signalled), recrawl.signals(signalled)
+    signal_times = _as_kept(recrawl, [known[number].signalled_at for number in signalled])
     new = [
         number
-        for number, at, since, many in zip(told, said, last, heard, strict=True)
+        for number, at, since, many in zip(signalled, signal_times, last, heard, strict=True)
         if at > since and not many
     ]
     if new:

@@ -1,11 +1,6 @@
-"""Pages in columns, grouped by host: where a host's pages stand, and how they come and go.
+"""Pages in columns, grouped by host. 22 bytes a page, 44 a host.
 
-A page has a number, given once and never again; it stands in a row, and rows of one host are neighbours. As long as
-pages came grouped and none was added or removed, number and row are the same and nothing is kept of that. Else two maps
-lead from one to the other. A host that grows past its rows moves to the end with room to spare; one that loses a page
-fills the gap with its last. 22 bytes a page, 44 a host.
-
-Times are float32 seconds from `base`, which moves along: within months of it they are true to a second or better.
+A page number is permanent; its row may move. Times are float32 seconds from `base`, which moves along.
 """
 
 from __future__ import annotations
@@ -18,51 +13,51 @@ import numpy as np
 from crawler.recheck import RecrawlError
 from crawler.recheck.compiling import COMPILED, compiled
 
-# Room that a host gets when it moves, over what it needs.
+# Room that a host gets when it moves, as a multiple of what it needs.
 SPARE = 1.5
-# Further from the base than this, in seconds, float32 would be coarser than a second: the base moves.
+# Seconds from the base beyond which float32 is coarser than a second; then the base moves.
 FURTHEST = 2.0**23
 
 
 class Rows(NamedTuple):
-    """What is kept of each page, a row each."""
+    """One element per page."""
 
-    shape: (
-        np.ndarray
-    )  # float32: of the belief in its change rate; 0 before the first visit, then the host's is taken
-    time: np.ndarray  # float32: the belief's other half, seconds
-    last: np.ndarray  # float32: last visit, seconds from the base; NaN: when the clock is first seen
+    shape: np.ndarray  # float32: shape of its estimated change rate; 0 before the first visit: use the host's
+    time: np.ndarray  # float32: scale of that estimate, seconds
+    last: np.ndarray  # float32: last visit, seconds from the base; NaN: unknown until the first `now`
     weight: np.ndarray  # float32: importance, 1 on average
     size: np.ndarray  # float32: bytes of a visit
     signals: np.ndarray  # uint8: since the last visit
-    fails: np.ndarray  # uint8: visits without an answer since the last one with
+    fails: np.ndarray  # uint8: failed visits since the last answer
 
 
 class Hosts(NamedTuple):
-    """What is kept of each host, an element each."""
+    """One element per host."""
 
     start: np.ndarray  # int64: first row
     pages: np.ndarray  # int64: how many
-    room: np.ndarray  # int64: rows that are its own
-    offset: np.ndarray  # float32: logarithm of its mean change rate, from that of all
-    information: np.ndarray  # float32: on that
-    seen: np.ndarray  # float32 (n, 4): what its signals were worth (signals.py)
-    saves: np.ndarray  # float32: share of unchanged pages that are asked for at the cost of a head alone
+    room: np.ndarray  # int64: rows reserved for it
+    offset: np.ndarray  # float32: logarithm of its mean change rate over that of all pages
+    information: np.ndarray  # float32: about that
+    seen: np.ndarray  # float32 (n, 4): quality of its signals (signals.py)
+    saves: (
+        np.ndarray
+    )  # float32: share of unchanged pages that a conditional request gets at the cost of headers alone
 
 
-# Rows that are read ahead of those that are worked on.
+# Rows prefetched at a time.
 BLOCK = 64
-# Rows of which hosts are found in order.
+# From this many rows on, sort before finding hosts.
 MANY = 256
 ROW_TYPES: tuple[type[np.generic], ...] = (*[np.float32] * 5, np.uint8, np.uint8)
-NOBODY = -1
+NO_PAGE = -1
 
 
 class Columns:
-    """All pages. Arrays may be replaced by any call that adds; so none is kept by others."""
+    """All pages. Any call that adds may replace the arrays."""
 
     def __init__(self, host: np.ndarray, given: Rows) -> None:
-        """`host` of each page, 0 and up, in any order; raises RecrawlError where it is none."""
+        """`host` of each page: integers from 0, in any order. Raises RecrawlError for others."""
         host = _hosts(host)
         self.base = math.nan  # until a time is known
         self.row_of: np.ndarray | None = None
@@ -78,35 +73,37 @@ class Columns:
         count = np.bincount(host).astype(np.int64)
         self.hosts = _new_hosts(count, np.cumsum(count) - count)
         self.used = len(host)
-        # What was found of hosts' places, as long as it holds: hosts by their first row; samples by their size.
+        # Caches until hosts change: hosts by first row; samples by size.
         self._by_start: tuple[np.ndarray, np.ndarray] | None = None
         self._samples: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     @property
     def pages(self) -> int:
-        """How many there are."""
+        """Number of pages."""
         return int(self.hosts.pages.sum())
 
     @property
     def nbytes(self) -> int:
-        """Memory of all columns and maps."""
+        """Bytes used by all columns and maps."""
         maps = [one for one in (self.row_of, self.page_of) if one is not None]
         return sum(array.nbytes for array in (*self.rows, *self.hosts, *maps))
 
     def rows_of(self, pages: np.ndarray) -> np.ndarray:
-        """Rows of these pages; RecrawlError if one is not there."""
+        """Rows of these pages. Raises RecrawlError for unknown and removed pages."""
         pages = np.atleast_1d(np.asarray(pages, dtype=np.int64))
         if len(pages) and not (pages.min() >= 0 and pages.max() < self.numbers):
-            raise RecrawlError(f"page {pages[(pages < 0) | (pages >= self.numbers)][0]} is not there")
+            raise RecrawlError(
+                f"page {pages[(pages < 0) | (pages >= self.numbers)][0]} does not exist; expected 0..{self.numbers - 1}"
+            )
         if self.row_of is None:
             return pages
         rows: np.ndarray = self.row_of[pages]
         if len(rows) and rows.min() < 0:
-            raise RecrawlError(f"page {pages[rows < 0][0]} was removed")
+            raise RecrawlError(f"page {pages[rows < 0][0]} was removed; expected an existing page")
         return rows
 
     def pages_of(self, rows: np.ndarray) -> np.ndarray:
-        """Numbers of the pages in these rows."""
+        """Page numbers of these rows."""
         if self.page_of is None:
             return rows
         found: np.ndarray = self.page_of[rows]
@@ -115,7 +112,7 @@ class Columns:
     def host_of(self, rows: np.ndarray) -> np.ndarray:
         """Host of each of these rows."""
         if len(rows) >= MANY:
-            # One after the other they are found where the last one was, instead of all over memory.
+            # Sorted rows find their hosts close together in memory.
             order = np.argsort(rows)
             found = np.empty(len(rows), np.int64)
             found[order] = self._host_of(rows[order])
@@ -132,7 +129,7 @@ class Columns:
         return found
 
     def sample(self, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows spread evenly over all pages, at most about so many, and the host of each."""
+        """About `most` rows spread over all pages, and their hosts."""
         if most not in self._samples:
             ends = np.cumsum(self.hosts.pages)
             places = np.arange(0, self.pages, max(self.pages // most, 1))
@@ -142,14 +139,14 @@ class Columns:
         return self._samples[most]
 
     def of(self, host: int) -> slice:
-        """The rows of one host; RecrawlError if there is none such."""
+        """The rows of one host. Raises RecrawlError for unknown hosts."""
         if not 0 <= host < len(self.hosts.start):
-            raise RecrawlError(f"host {host} is not there; there are {len(self.hosts.start)}, from 0 on")
+            raise RecrawlError(f"host {host} does not exist; expected a number below {len(self.hosts.start)}")
         start = int(self.hosts.start[host])
         return slice(start, start + int(self.hosts.pages[host]))
 
     def add(self, host: np.ndarray, given: Rows) -> np.ndarray:
-        """New pages, of hosts that may be new; their numbers, in the order given."""
+        """Adds pages, possibly of new hosts; returns their numbers in order."""
         host = _hosts(host)
         self._map()
         self._grow_hosts(int(host.max(initial=-1)) + 1)
@@ -167,41 +164,40 @@ class Columns:
         return numbers
 
     def remove(self, pages: np.ndarray) -> np.ndarray:
-        """Takes these pages away; the hosts that they were of."""
+        """Removes these pages; returns their hosts."""
         rows = self.rows_of(np.unique(pages))
         hosts = self.host_of(rows)
         self._map()
         self._forget()
         assert self.row_of is not None and self.page_of is not None
-        # From the last row on, so that no row that is still to go is moved.
+        # From the last row on: a removal moves only rows behind it.
         for row, host in sorted(zip(rows.tolist(), hosts.tolist(), strict=True), reverse=True):
             self.hosts.pages[host] -= 1
             last = int(self.hosts.start[host] + self.hosts.pages[host])
-            self.row_of[self.page_of[row]] = NOBODY
+            self.row_of[self.page_of[row]] = NO_PAGE
             if last != row:
                 self._move(slice(last, last + 1), slice(row, row + 1))
-            self.page_of[last] = NOBODY
+            self.page_of[last] = NO_PAGE
         return np.unique(hosts)
 
     def reach(self, host: int) -> None:
-        """The host is there from now on, if without pages."""
+        """Creates hosts up to this one, without pages."""
         self._grow_hosts(host + 1)
 
     def rebase(self, base: float) -> None:
-        """Times count from here on; where the clock was never seen, from now."""
+        """Sets the base of times; unknown times become the base if no time was known."""
         last = self.rows.last
         last += np.float32(self.base - base)
         self.base = base
 
     def _forget(self) -> None:
-        """What was found of hosts' places holds no longer."""
         self._by_start = None
         self._samples = {}
 
     def _map(self) -> None:
         if self.row_of is None:
             self.row_of = np.arange(self.numbers, dtype=np.int64)
-            self.page_of = np.full(len(self.rows.shape), NOBODY, np.int64)
+            self.page_of = np.full(len(self.rows.shape), NO_PAGE, np.int64)
             self.page_of[: self.numbers] = self.row_of
 
     def _grow_hosts(self, wanted: int) -> None:
@@ -213,7 +209,6 @@ class Columns:
             self.hosts = Hosts(*(np.concatenate(pair) for pair in zip(self.hosts, new, strict=True)))
 
     def _make_room(self, host: int, more: int) -> np.ndarray:
-        """Rows for so many further pages of a host, behind those it has."""
         hosts = self.hosts
         needed = int(hosts.pages[host]) + more
         if needed > hosts.room[host]:
@@ -238,7 +233,7 @@ class Columns:
         for column in self.rows:
             column[new] = column[old]
         pages = self.page_of[old].copy()
-        self.page_of[old] = NOBODY
+        self.page_of[old] = NO_PAGE
         self.page_of[new] = pages
         self.row_of[pages] = np.arange(new.start, new.stop)
 
@@ -249,16 +244,12 @@ class Columns:
         more = max(rows, int(there * SPARE)) - there
         self.rows = Rows(*(np.concatenate([c, np.zeros(more, c.dtype)]) for c in self.rows))
         assert self.page_of is not None
-        self.page_of = np.concatenate([self.page_of, np.full(more, NOBODY, np.int64)])
+        self.page_of = np.concatenate([self.page_of, np.full(more, NO_PAGE, np.int64)])
 
 
 @compiled
 def touch(rows: np.ndarray, hosts_of: np.ndarray, page: Rows, host: Hosts, sums: np.ndarray) -> None:
-    """Reads these rows and their hosts, so that what lies scattered comes from memory side by side, not in turn.
-
-    sums[0] is written to keep the compiler from leaving all of it out; it says nothing. Where nothing is compiled the
-    interpreter takes longer than memory does.
-    """
+    """Prefetches scattered rows and their hosts. `sums` is written only to keep the compiler from removing the loop."""
     if not COMPILED:
         return
     total = 0.0
@@ -275,9 +266,7 @@ def _hosts(host: np.ndarray) -> np.ndarray:
     if not len(found):
         return np.zeros(0, np.int64)
     if found.dtype.kind not in "iu" or found.min() < 0:
-        raise RecrawlError(
-            f"hosts are {found.dtype}, the least is {found.min()}; expected whole numbers from 0 on"
-        )
+        raise RecrawlError(f"hosts are {found.dtype} with minimum {found.min()}; expected integers >= 0")
     return found
 
 

@@ -1,9 +1,4 @@
-"""Recrawl: which pages to visit again, and what was learned from it.
-
-Two ways to ask. `choose` is for who sees all pages: the best now, at most one of a host, within a budget. `candidates`
-is for who holds one site: its pages that are worth their price before a time, and when to come back. What came of it is
-told as crawler.recheck.known has it. Raises RecrawlError as that does.
-"""
+"""Recrawl: chooses pages to visit again, from all hosts (`choose`) or from one leased site (`candidates`)."""
 
 from __future__ import annotations
 
@@ -18,20 +13,20 @@ from crawler.recheck.candidates import LEAST_ROWS, LOOKS, affordable, best, best
 from crawler.recheck.columns import Hosts, Rows
 from crawler.recheck.known import DAY, Known
 
-# Share of its price that a page must be worth to stand by for time that would be lost.
+# Share of its price that a page must be worth to fill time that would otherwise be unused.
 NEARLY = 0.9
-# Candidates that a choice looks at, for each page that its budget takes: the rest were worth less a moment ago.
+# Candidates considered per page that the budget takes.
 SURPLUS = 3
-# Pages by which the first price is found, and the mean cost in each call.
+# Pages sampled for the first price, and for the mean cost of each call.
 SAMPLE, SMALL_SAMPLE = 50_000, 1_000
-# How near the time of waking is found: this share of what lies between.
+# Bisection steps to find the time of the next look.
 WAKE_STEPS = 12
 
 
 class Recrawl(Known):
-    """Pages of some hosts, a mode, and a price; made as Known is."""
+    """Known pages, and the choice among them. Raises RecrawlError for invalid arguments."""
 
-    # Of `choose`: pages scored, pages given, and seconds that were taken over the budget.
+    # Statistics of `choose`: pages scored, pages returned, seconds over the budget.
     looks = 0
     taken = 0
     _debt = 0.0
@@ -39,11 +34,11 @@ class Recrawl(Known):
     def choose(
         self, now: float, seconds_per_byte: Any, ready: Any = None, budget: float | None = None
     ) -> np.ndarray:
-        """Pages to visit now, best first, at most one of a host; moves the price.
+        """Pages to visit now, best first, at most one per host; moves the price.
 
-        `seconds_per_byte`: of a slot, one figure or one per host. `ready`: hosts that may be asked, as one bool per
-        host or as their numbers; None: all. `budget`: seconds of slots until the next call; None: what is worth its
-        price. A page dearer than the whole budget is taken alone, and what it took is missing from the next budgets.
+        `seconds_per_byte`: of a slot, one number or one per host. `ready`: bool per host, or host numbers; None: all.
+        `budget`: slot seconds until the next call; None: all pages worth their price. A page dearer than the whole
+        budget is taken alone; the next budgets pay for it.
         """
         clock = self._clock(now)
         pace = self._pace(seconds_per_byte)
@@ -68,10 +63,9 @@ class Recrawl(Known):
     def candidates(
         self, host: int, now: float, until: float, seconds_per_byte: float
     ) -> tuple[np.ndarray, float]:
-        """For a leased site: its pages worth visiting before `until`, best first, and when it is to be leased again.
+        """A site's pages worth visiting before `until`, best first, and the time of the next look.
 
-        The second is the first time at which one of its pages is worth its price, given that these are visited; never
-        before `until`, and at most the longest interval after it, or a year where there is none.
+        That is `until` or later, at most `longest_seconds` (or a year) after it.
         """
         at = self._columns.of(host)
         clock = self._clock(now)
@@ -91,7 +85,6 @@ class Recrawl(Known):
         return 0.0 if self.mode.priced else self.price
 
     def _take_turn(self, clock: float, pace: np.ndarray, budget: float | None) -> None:
-        """Scores the hosts whose turn it is, and keeps the best of each."""
         total = self._columns.pages
         looked = total if budget is None else self._rows_a_call(pace, budget)
         hosts = self._candidates.next_hosts(looked)
@@ -105,16 +98,13 @@ class Recrawl(Known):
         self._candidates.keep(hosts, rows[places], score[places], kept)
 
     def _rows_a_call(self, pace: np.ndarray, budget: float) -> int:
-        """LOOKS for each page that the budget takes."""
         return int(min(max(LOOKS * budget / self._mean_cost(pace), LEAST_ROWS), self._columns.pages))
 
     def _mean_cost(self, pace: np.ndarray) -> float:
-        """Of a visit, by a sample."""
         rows, host = self._columns.sample(SMALL_SAMPLE)
         return float((self._columns.rows.size[rows] * pace[host]).mean())
 
     def _first_of(self, ready: Any, pace: np.ndarray, budget: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Hosts and rows of the candidates that a call looks at."""
         most = self._columns.pages
         if budget is not None:
             most = int(min(max(SURPLUS * budget / self._mean_cost(pace), LEAST_ROWS), most))
@@ -126,8 +116,8 @@ class Recrawl(Known):
         if ready.dtype == bool:
             if ready.shape != (n,):
                 raise RecrawlError(f"ready is of shape {ready.shape}; expected one per host, ({n},)")
-            told: np.ndarray = ready
-            return told
+            mask: np.ndarray = ready
+            return mask
         may = np.zeros(n, bool)
         if ready.size:
             if ready.dtype.kind not in "iu" or not 0 <= ready.min() <= ready.max() < n:
@@ -139,28 +129,24 @@ class Recrawl(Known):
 
     @property
     def _least(self) -> float:
-        """Score that a page must exceed to be visited where all pages are seen."""
         return 0.0 if self.mode.priced else -math.inf
 
     def _within(
         self, rows: np.ndarray, hosts: np.ndarray, score: np.ndarray, pace: np.ndarray, budget: float
     ) -> np.ndarray:
-        """Which of these the budget takes; moves the price towards the one at which it takes all that are worth it.
-
-        What is nearly worth its price fills what the others leave: time that is not used now is lost.
-        """
+        """Which pages fit the budget; moves the price."""
         cost = self._columns.rows.size[rows].astype(np.float64) * pace[hosts]
         taken, left = affordable(cost, budget - self._debt)
         self._debt = max(-left, 0.0)
-        # Before all hosts had a turn, some of what is worth it is out of sight: the first price is better than this.
+        # Before the first full round some good candidates are unknown: keep the first price.
         if self.mode.priced and self._candidates.came_round:
-            # Where a whole page's time is left, those that did not fit are no reason to ask for more.
+            # If the time left would fit a whole page, those that did not fit do not raise the price.
             wanted = taken & (score > 0) if left >= self._mean_cost(pace) else score > 0
             self.price = prices.moved(self.price, float(cost[wanted].sum()), budget)
         return taken
 
     def _first_price(self, clock: float, pace: np.ndarray, budget: float) -> float:
-        """At which a sample of the pages would use up its share of the budget now; 0 where none is worth anything."""
+        """A sampled price; 0 if no page is worth anything."""
         rows, host = self._columns.sample(SAMPLE)
         view = self._view(rows, host, clock, pace, price=0.0)
         cost = view.cost
@@ -171,14 +157,12 @@ class Recrawl(Known):
         return min(float(worth[order[at]]), prices.MOST)
 
     def _site_score(self, site: Rows, host: int, clock: float, pace: np.ndarray) -> np.ndarray:
-        """Scores of one host's pages, by columns of its own."""
         hosts = Hosts(*(column[host : host + 1] for column in self._columns.hosts))
         n = len(site.shape)
         none = np.zeros(n, np.int64)
         return self.mode.score(self._seen(site, hosts, np.arange(n), none, clock, pace))
 
     def _wake(self, site: Rows, host: int, until: float, pace: np.ndarray) -> float:
-        """The first time at which a page is worth its price: doubled until one is, then halved."""
         longest = self._longest if math.isfinite(self._longest) else 365 * DAY
         early, late = 0.0, min(60.0, longest)
         if not len(site.shape):

@@ -1,9 +1,4 @@
-"""What is known of pages: what they cost and are worth, what visits and signals told, and who is there at all.
-
-Everything of crawler.recheck.core.Recrawl but the choice. Hides columns, clock and beliefs. All pages are numbers that
-`add`, `unpack` or the order at the beginning gave. Raises RecrawlError for pages, hosts, times and options that mean
-nothing.
-"""
+"""What Recrawl knows of pages: sizes, weights, visits, signals. Raises RecrawlError for invalid arguments."""
 
 from __future__ import annotations
 
@@ -20,26 +15,26 @@ from crawler.recheck.learning import learn
 from crawler.recheck.view import PageView
 
 DAY = 86_400.0
-# Name -> default. Of all modes, so that one set of options serves to compare them.
+# Name -> default. Modes share one set of options, so that they can be compared.
 OPTIONS = {
-    # A page's interval at most, whatever a visit is worth; None: none.
+    # Longest interval of a page, whatever a visit is worth; None: unlimited.
     "longest_seconds": 30 * DAY,
-    # What is thought of change rates before the first visit tells better: one change a week.
+    # Assumed change rate before the first visit: one change a week.
     "mean_rate": 1 / (7 * DAY),
-    # Paper 004's time period, and its horizon T; behind it the next one begins.
+    # Paper 004's period and horizon T; then the next horizon begins.
     "period_seconds": 60.0,
     "horizon_periods": 10_080.0,
-    # Share of unchanged pages, per host or of all, that a conditional request asks for at the cost of a head.
+    # Share of unchanged pages, per host or for all, that a conditional request gets at the cost of headers alone.
     "conditional": 0.0,
 }
-# Bytes of a visit at least, so that none is free.
+# Least bytes of a visit, so that every visit costs something.
 LEAST_SIZE = 1e-9
 MOST_FAILS = 15
 MOST_SIGNALS = 255
 
 
 class Known:
-    """Pages of some hosts, a mode, and a price."""
+    """Pages of some hosts, a mode, and a price. Page numbers are permanent."""
 
     def __init__(
         self,
@@ -51,21 +46,20 @@ class Known:
         mode: str = "default",
         **options: Any,
     ) -> None:
-        """One element per page: host (0 and up), size of a visit in bytes, importance (1 on average; None: all 1).
+        """One element per page: host (integer >= 0), bytes of a visit, weight (None: 1, the average).
 
-        `last`: time of the last visit; None or NaN: when the clock is first seen, for a page comes here when it was
-        loaded. A size of 0, or NaN, is an unknown one and taken to be the mean of the others. The arrays are copied,
-        not kept.
+        `last`: time of the last visit; None or NaN: the first `now`. Unknown sizes (0 or NaN) become the mean of the
+        others. Arrays are copied.
         """
         unknown = set(options) - set(OPTIONS)
         if unknown:
             raise RecrawlError(
-                f"there is no option {sorted(unknown)[0]!r}; expected some of {', '.join(OPTIONS)}"
+                f"unknown option {sorted(unknown)[0]!r}; expected some of {', '.join(OPTIONS)}"
             )
         self.options = {**OPTIONS, **options}
         self.mode = get(mode)
-        self.price = 0.0  # value of a second of a slot; 0: not found yet
-        self._began: float | None = None  # when the clock was first seen
+        self.price = 0.0  # value of a second of a slot; 0: unknown
+        self._began: float | None = None  # the first `now`
         self._latest = math.nan
         self._same_pace = math.nan, np.zeros(0)
         self._mean = np.array([math.log(arguments.positive("mean_rate", self.options["mean_rate"])), 0.0])
@@ -86,17 +80,17 @@ class Known:
         self._candidates.changed(self._columns.hosts)
 
     def __len__(self) -> int:
-        """How many pages there are."""
+        """Number of pages."""
         return self._columns.pages
 
     @property
     def nbytes(self) -> int:
-        """Memory of all that is kept of pages, hosts and candidates."""
+        """Bytes used by pages, hosts and candidates."""
         return self._columns.nbytes + self._candidates.nbytes
 
     @property
     def mean(self) -> Mean:
-        """What is known of the mean change rate: it may be carried from one Recrawl to the next."""
+        """Estimated mean change rate."""
         return Mean(float(self._mean[0]), float(self._mean[1]))
 
     @mean.setter
@@ -104,19 +98,19 @@ class Known:
         self._mean[:] = mean
 
     def last_visits(self, pages: Any) -> np.ndarray:
-        """When each of these was last visited; true to a second, or better while a crawl is young."""
+        """Time of each page's last visit, to a second or better."""
         last: np.ndarray = self._columns.rows.last[self._columns.rows_of(pages)].astype(np.float64)
         last += self._columns.base
         return last
 
     def as_kept(self, times: Any) -> np.ndarray:
-        """These times as `last_visits` would give them: of one time both are equal, whatever it was rounded by."""
+        """These times, rounded as in `last_visits`."""
         base = self._columns.base
         return (np.asarray(times, np.float64) - base).astype(np.float32).astype(np.float64) + base
 
     @property
     def mean_rate(self) -> float:
-        """Changes a second, the mean of all pages; what new pages are thought to have."""
+        """Mean changes per second of all pages."""
         return math.exp(self._mean[0])
 
     def pages(self, host: int) -> np.ndarray:
@@ -130,15 +124,14 @@ class Known:
         clock = self._clock(now)
         return self._view(rows, self._columns.host_of(rows), clock, self._pace(seconds_per_byte))
 
-    # --- what is told ---
+    # --- Updates ---
 
     def visited(
         self, pages: Any, now: float, changed: Any, *, changed_at: Any = None, size: Any = None
     ) -> None:
-        """These pages answered; `changed`: whether the content is another than at the last visit.
+        """Records answered visits; `changed`: the content differs from the last visit.
 
-        `changed_at`: when it last changed, where that is known and can be trusted; None or NaN: some time since the
-        last visit. `size`: bytes of the page as it is now; None, 0 or NaN: as before.
+        `changed_at`: trusted time of the change; None or NaN: unknown. `size`: bytes; None, 0 or NaN: unchanged.
         """
         clock = self._clock(now)
         rows = self._columns.rows_of(pages)
@@ -147,7 +140,7 @@ class Known:
             arguments.numbers("changed_at", np.nan if changed_at is None else changed_at, n, np.float64)
             - self._columns.base
         )
-        told = np.broadcast_to(np.asarray(changed, bool), (n,)).copy()
+        different = np.broadcast_to(np.asarray(changed, bool), (n,)).copy()
         learn(
             rows,
             self._columns.host_of(rows),
@@ -155,7 +148,7 @@ class Known:
             self._columns.hosts,
             self._mean,
             clock,
-            told,
+            different,
             since,
         )
         if size is not None:
@@ -164,14 +157,14 @@ class Known:
             self._columns.rows.size[rows[known]] = sizes[known]
 
     def failed(self, pages: Any, now: float) -> None:
-        """These pages did not answer: nothing is learned, and each waits twice as long as otherwise, and again."""
+        """Records failed visits; each doubles the page's waiting time."""
         self._clock(now)
         rows = np.unique(self._columns.rows_of(pages))
         fails = self._columns.rows.fails
         fails[rows] = np.minimum(fails[rows] + 1, MOST_FAILS)
 
     def signalled(self, pages: Any, now: float) -> None:
-        """Somebody said that these pages have changed: a sitemap, a feed, a ping. Their hosts are looked at next."""
+        """Records a hint (sitemap, feed, ping) that pages changed."""
         self._clock(now)
         rows = self._columns.rows_of(pages)
         count = self._columns.rows.signals
@@ -180,12 +173,12 @@ class Known:
         self._candidates.urgent.update(np.unique(self._columns.host_of(rows)).tolist())
 
     def signals(self, pages: Any) -> np.ndarray:
-        """How many there were for each of these since its last visit."""
+        """Number of signals since each page's last visit."""
         many: np.ndarray = self._columns.rows.signals[self._columns.rows_of(pages)]
         return many
 
     def note(self, pages: Any, *, size: Any = None, weight: Any = None, last: Any = None) -> None:
-        """Other sizes, importances or last visits for these pages than they came with; None: as before."""
+        """Replaces sizes, weights or last visits; None: unchanged."""
         rows = self._columns.rows_of(pages)
         if size is not None:
             self._columns.rows.size[rows] = np.maximum(
@@ -198,14 +191,14 @@ class Known:
             self._columns.rows.last[rows] = times - self._columns.base
 
     def saves(self, host: int, share: float) -> None:
-        """Tells which share of a host's unchanged pages answers a conditional request with a head alone."""
+        """Sets the share of unchanged pages that costs headers alone."""
         self._columns.of(host)
         self._columns.hosts.saves[host] = arguments.shares("share", share)
 
-    # --- who is there ---
+    # --- Adding and removing ---
 
     def add(self, host: Any, size: Any, weight: Any = None, *, last: Any = None) -> np.ndarray:
-        """New pages; hosts may be new. Their numbers, in the order given. `last`: as above; None: just loaded."""
+        """Adds pages; returns their numbers. `last`: None: just loaded."""
         n = np.atleast_1d(np.asarray(host)).size
         rows = self._new_rows(n, size, weight)
         times = arguments.numbers("last", self._latest if last is None else last, n, np.float64)
@@ -217,18 +210,18 @@ class Known:
         return numbers
 
     def remove(self, pages: Any) -> None:
-        """These are not to be visited again."""
+        """Removes these pages."""
         self._columns.remove(np.atleast_1d(np.asarray(pages)))
         self._candidates.changed(self._columns.hosts)
 
     def pack(self, host: int) -> bytes:
-        """All that is known of one host and its pages."""
+        """One host and its pages as bytes."""
         at = self._columns.of(host)
         rows = Rows(*(column[at] for column in self._columns.rows))
         return packing.pack(rows, self._columns.hosts, host, self._columns.base)
 
     def unpack(self, host: int, packed: bytes) -> np.ndarray:
-        """What `pack` gave, in the place of what the host has here, which may be new; numbers in the packed order."""
+        """Replaces or adds a host by what `pack` returned; returns page numbers in packed order."""
         rows, base, figures = packing.unpack(packed)
         if host < len(self._columns.hosts.start):
             self._columns.remove(self.pages(host))
@@ -244,7 +237,7 @@ class Known:
         self._candidates.changed(hosts)
         return numbers
 
-    # --- inside ---
+    # --- Internals ---
 
     def _new_rows(self, n: int, size: Any, weight: Any) -> Rows:
         sizes = arguments.numbers("size", size, n, np.float32)
@@ -257,10 +250,9 @@ class Known:
         return rows._replace(size=sizes, weight=weights)
 
     def _clock(self, now: float) -> float:
-        """The time from the columns' base."""
         now = float(now)
         if not math.isfinite(now):
-            raise RecrawlError(f"now is {now!r}; expected seconds")
+            raise RecrawlError(f"now is {now!r}; expected finite seconds")
         last = self._columns.rows.last
         if self._began is None:
             self._began = now
@@ -273,7 +265,6 @@ class Known:
         return now - self._columns.base
 
     def _pace(self, seconds_per_byte: Any) -> np.ndarray:
-        """For each host; of one figure for all, told again, the same array."""
         hosts = len(self._columns.hosts.start)
         if np.ndim(seconds_per_byte):
             return self._checked_pace(seconds_per_byte)
@@ -287,7 +278,7 @@ class Known:
         pace = arguments.numbers(
             "seconds_per_byte", seconds_per_byte, len(self._columns.hosts.start), np.float64
         )
-        # Unknown ones are as the others; nothing is free.
+        # Unknown or zero paces become the mean of the others.
         known = pace > 0
         if not known.all():
             pace[~known] = pace[known].mean() if known.any() else 1.0

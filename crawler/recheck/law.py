@@ -1,10 +1,8 @@
-"""THE ONE FORMULA that all of our modes are cases of: what a visit is worth, minus the price of its cost.
+"""The formula behind all named modes: the value of a visit minus the price of its cost.
 
     score = ahead * (visit * w * V(age) + stale * age^2/2 + linear * age * rate^x * weight^y)  -  price * cost
 
-V is the value of a visit (value.py), w the weight, drawn towards 1 by `flatten`. A mode of ours is this formula with
-some of its terms at 0. It is compiled: one pass over the rows, in which most pages are seen to be worth less than
-their price by a bound that needs no logarithm. Where no compiler is installed law_arrays.py says the same by arrays.
+V: value of a visit (value.py); w: weight, moved towards 1 by `flatten`. Without a compiler law_arrays.py is used.
 """
 
 from __future__ import annotations
@@ -23,37 +21,37 @@ from crawler.recheck.law_arrays import HEAD_BYTES, PROMISED, SURE, Terms
 if TYPE_CHECKING:
     from crawler.recheck.view import PageView
 
-# Runs of fewer neighbours are not worth the bound's own loop.
+# Shorter runs of neighbours skip the bound.
 FEW = 4
 
 
 class Figures(NamedTuple):
-    """What is the host's, for all of its pages."""
+    """A host's figures, shared by its pages."""
 
-    prior: float  # of pages that were never visited: the belief's time
+    prior: float  # of pages never visited: scale of the estimated change rate
     recall: float
     false: float
     saves: float
-    seconds: float  # of a slot for a byte
+    seconds: float  # of a slot per byte
 
 
 @dataclass(frozen=True)
 class Law:
-    """A mode as figures; each is 0 unless the mode has use for its term."""
+    """A mode as coefficients of the formula; 0 leaves a term out."""
 
     priced: bool = True
     visit: float = 0.0
-    flatten: float = 0.0  # 0: weights as they are, 1: all alike
+    flatten: float = 0.0  # 0: weights unchanged, 1: all equal
     stale: float = 0.0
     stale_by_rate: float = 0.0  # the same, as a multiple of the mean change rate
     linear: float = 0.0  # per period of paper 004
     rate_power: float = 0.0
     weight_power: float = 0.0
-    ahead: bool = False  # what is worth something counts for each period to the horizon
-    own_price: float = 0.0  # of a second of a slot, where no price is found
+    ahead: bool = False  # multiply by the periods left to the horizon
+    own_price: float = 0.0  # of a slot second, for modes without a found price
 
     def score(self, view: PageView) -> np.ndarray:
-        """Exact where a page is worth its price; else never above that, and of few pages at a time nearly exact."""
+        """Exact above 0; other pages get an upper bound of at most 0."""
         found = np.empty(len(view.rows), np.float32)
         scored = _score if COMPILED else law_arrays.score
         scored(
@@ -94,7 +92,7 @@ def _score(
     terms: Terms,
     found: np.ndarray,
 ) -> None:
-    """Run by run of neighbours, which are of one host: the bound for all of a run at once, then those it leaves."""
+    """Bounds whole runs of neighbouring rows, then computes the pages that the bound leaves."""
     begin = touched = 0
     sums = np.empty(1)
     simple = terms.visit != 0.0 and terms.linear == 0.0
@@ -132,10 +130,10 @@ def _figures(host: Hosts, h: int, seconds: float, terms: Terms) -> Figures:
 
 @compiled
 def _bound(first: int, page: Rows, now: float, figures: Figures, terms: Terms, found: np.ndarray) -> None:
-    """What each page is worth at most, less its price; 1 where that is above 0. Without branches."""
+    """Upper bound of each score; 1 if that is above 0. Without branches, so that it vectorizes."""
     stale, visit, flatten = terms.stale / 2.0, terms.visit, terms.flatten
     dear, prior, longest = terms.price * figures.seconds, figures.prior, terms.longest
-    # Indexes that cannot be negative are what the compiler makes vectors of.
+    # Unsigned indexes let the compiler vectorize the loop.
     begin = np.uint64(first)
     for i in range(np.uint64(len(found))):
         row = begin + i
@@ -177,7 +175,7 @@ def _exact(row: int, page: Rows, now: float, figures: Figures, terms: Terms) -> 
 
 @compiled
 def _less(cost: float, saves: float, size: float, a: float, b: float, age: float) -> float:
-    """The cost, where some hosts answer "not modified" with a head alone."""
+    # Unchanged pages may cost headers alone.
     if saves == 0.0:
         return cost
     same = saves * value.current(a, b, age)

@@ -1,7 +1,6 @@
-"""THE ONE FORMULA over arrays (law.py), for where no compiler is installed: the same scores, some six times slower.
+"""law.py's formula over numpy arrays, for machines without a compiler; six times slower.
 
-A score above 0 is that of law.py to the last digits of a float32; one that is not is below 0 there and here. Functions
-are those of value.py and signals.py, in the same order of terms.
+Scores above 0 equal those of law.py to float32 precision; others are below 0 in both.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from crawler.recheck import rates, signals, value
 if TYPE_CHECKING:
     from crawler.recheck.columns import Hosts, Rows
 
-# Bytes that an answer "not modified" takes, with its head.
+# Bytes of a 304 response with its headers.
 HEAD_BYTES = 500.0
-# A page whose value is below this share of its price by the bound is not reckoned further.
+# A page whose bound is below this share of its price is not computed exactly.
 SURE = 0.85
-# Score of a page whose longest interval is over: above all values, which are seconds of freshness.
+# Score of a page past its longest interval: above all values, which are seconds of freshness.
 PROMISED = 1e18
-# Pages that are reckoned at a time: some 20 arrays of them fit the processor's cache.
+# Pages computed at a time: about 20 arrays of them fit the CPU cache.
 PART = 8192
 
 
 class Terms(NamedTuple):
-    """The formula's figures for one call, as compiled code takes them."""
+    """The formula's coefficients for one call."""
 
     visit: float
     flatten: float
@@ -40,15 +39,15 @@ class Terms(NamedTuple):
 
 
 class _Pages(NamedTuple):
-    """What the formula knows of some pages, each as float64."""
+    """The formula's inputs per page, as float64."""
 
     a: np.ndarray
     b: np.ndarray
-    age: np.ndarray  # seconds, halved for each time that the page has not answered
+    age: np.ndarray  # seconds, halved for each failed visit
     weight: np.ndarray
     size: np.ndarray
     signals: np.ndarray
-    recall: np.ndarray  # of its host, as the next three
+    recall: np.ndarray  # of its host, as are the next two
     false: np.ndarray
     saves: np.ndarray
     cost: np.ndarray  # its price, if it has changed
@@ -67,7 +66,7 @@ def score(
     terms: Terms,
     found: np.ndarray,
 ) -> None:
-    """Scores of these rows, into `found`."""
+    """Writes the scores of these rows into `found`."""
     # 1/0 is infinite, as in compiled code.
     with np.errstate(all="ignore"):
         for begin in range(0, len(rows), PART):
@@ -118,7 +117,6 @@ def _scored(pages: _Pages, terms: Terms) -> np.ndarray:
 
 
 def _visited(pages: _Pages, rest: np.ndarray, terms: Terms) -> np.ndarray:
-    """Those that the bound leaves are reckoned in full."""
     worth = terms.visit * (pages.weight + terms.flatten * (1.0 - pages.weight))
     older = _effective_age(pages)
     most = worth * _most(pages.a, pages.b, older) + rest
@@ -130,14 +128,12 @@ def _visited(pages: _Pages, rest: np.ndarray, terms: Terms) -> np.ndarray:
 
 
 def _less(pages: _Pages, age: np.ndarray) -> np.ndarray:
-    """law.py's."""
     same = pages.saves * np.exp(-pages.a * np.log1p(age / pages.b))
     less: np.ndarray = pages.cost * (1.0 - same * np.maximum(1.0 - HEAD_BYTES / pages.size, 0.0))
     return np.where(pages.saves == 0.0, pages.cost, less)
 
 
 def _most(a: np.ndarray, b: np.ndarray, age: np.ndarray) -> np.ndarray:
-    """value.py's."""
     x = age / b
     z = (a + 1.0) * x
     bound = a * b * x * x * (3.0 + z) / (6.0 + 6.0 * z + z * z)
@@ -147,7 +143,6 @@ def _most(a: np.ndarray, b: np.ndarray, age: np.ndarray) -> np.ndarray:
 
 
 def _visit_value(a: np.ndarray, b: np.ndarray, age: np.ndarray) -> np.ndarray:
-    """value.py's."""
     x = age / b
     log = np.log1p(x)
     same = np.exp(-a * log)
@@ -159,7 +154,6 @@ def _visit_value(a: np.ndarray, b: np.ndarray, age: np.ndarray) -> np.ndarray:
 
 
 def _effective_age(pages: _Pages) -> np.ndarray:
-    """value.py's."""
     if not (pages.recall > 0.0).any():
         return pages.age
     silent = pages.b + (1.0 - pages.recall) * pages.age

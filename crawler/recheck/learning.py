@@ -1,4 +1,4 @@
-"""WHAT VISITS TELL: signals are judged, means and beliefs renewed, in the columns and in the order of the visits."""
+"""Updates the estimates after visits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def learn(
     changed: np.ndarray,
     since: np.ndarray,
 ) -> None:
-    """One visit each, at the same time; `since`: how long ago each page last changed, NaN: it is not known."""
+    """One visit per row, in order; `since`: seconds since the page last changed, NaN: unknown."""
     sums = np.empty(1)
     for i in range(len(rows)):
         if i % BLOCK == 0:

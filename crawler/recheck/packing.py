@@ -1,7 +1,4 @@
-"""One host's pages as bytes: 22 a page behind a head of 56, the same on every machine.
-
-What is kept of the host goes with them. UnreadableError: these bytes are no such host; says why.
-"""
+"""One host and its pages as bytes: a header of 56 bytes and 22 per page, the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,17 +10,17 @@ from crawler.recheck import RecrawlError
 from crawler.recheck.columns import ROW_TYPES, Hosts, Rows
 
 VERSION = 1
-# Version, pages, base of the times; offset, information, four figures of its signals, what conditional requests save.
+# Version, pages, time base; offset, information, four signal figures, share saved by conditional requests.
 HEAD = struct.Struct("<4xIQd7f4x")
 PAGE_BYTES = sum(np.dtype(kind).itemsize for kind in ROW_TYPES)
 
 
 class UnreadableError(RecrawlError):
-    """What was to be unpacked is not what was packed."""
+    """The bytes are not a packed host."""
 
 
 def pack(rows: Rows, hosts: Hosts, host: int, base: float) -> bytes:
-    """These rows, all of one host."""
+    """Packs the rows of one host."""
     figures = (hosts.offset[host], hosts.information[host], *hosts.seen[host], hosts.saves[host])
     head = HEAD.pack(VERSION, len(rows.shape), base, *figures)
     kinds = (np.dtype(kind).newbyteorder("<") for kind in ROW_TYPES)
@@ -31,9 +28,9 @@ def pack(rows: Rows, hosts: Hosts, host: int, base: float) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Rows, float, np.ndarray]:
-    """The rows, the base of their times, and the host's seven figures as in the head."""
+    """Rows, time base, and the host's figures. Raises UnreadableError."""
     if len(packed) < HEAD.size:
-        raise UnreadableError(f"packed pages are {len(packed)} bytes; expected a head of {HEAD.size}")
+        raise UnreadableError(f"packed pages are {len(packed)} bytes; expected a header of {HEAD.size}")
     version, pages, base, *figures = HEAD.unpack_from(packed)
     if version != VERSION:
         raise UnreadableError(f"packed pages are of version {version}; expected {VERSION}")

@@ -1,11 +1,7 @@
-"""What recheck and revive ask, packed for the agents shortly before it is due.
+"""Plans recheck and revive: writes batches of due pages to Redis shortly before they are due.
 
-A part of the planner's process, so that writing never waits for it; of all that run, the one with the planner's lock
-packs. It reads the tables, agents never do. Nothing is asked by what the tables do not have yet: a site is packed once
-all is stored that was in the stream when it came to be packed. Killed at any moment it leaves no site without its due
-time; while the database is away nothing is packed.
-
-Raises redis.RedisError and DatabaseError as they come; `look` may be called again after either.
+One planner process at a time does this. A site is planned only after its earlier stream entries are stored; a crash
+leaves every site with a due time. Raises redis.RedisError and DatabaseError; `look` may be called again.
 """
 
 from __future__ import annotations
@@ -36,21 +32,21 @@ logger = logging.getLogger("planner")
 
 LOOK_SECONDS: Final = 0.5
 LOCK_SECONDS: Final = 5.0
-# So long before it is due a site is packed.
+# A site is planned this long before it is due.
 AHEAD_SECONDS: Final = 5.0
-# Sites of a work that are packed at one look.
+# Sites of one job planned in one call.
 SITES_AT_A_TIME: Final = 100
-# Pages of one asking: what an agent does with them is lost to the next holder if it dies.
+# Pages of one batch; if the agent crashes, the next lease checks them again.
 PAGES_AT_A_TIME: Final = 1000
-# Pages that are due within this share of the time that they waited are asked along with those that are.
+# Pages due within this share of their waiting time join the batch.
 EARLY_SHARE: Final = 0.05
-# A page of a site that is as good as shut costs no more than this many times what it costs when the site idles.
+# A page of a nearly unusable site costs at most this many times its cost on an idle site.
 DEAREST: Final = 20.0
 PACKED: Final[tuple[Work, ...]] = ("revive", "recheck")
 
 
 class RecheckPlanner:
-    """One packer; call `look` again and again."""
+    """Call `look` repeatedly."""
 
     def __init__(self, queue: SiteQueue, options: Options, name: str, loads: Loads) -> None:
         self._queue = queue
@@ -63,7 +59,7 @@ class RecheckPlanner:
         self._began = False
 
     async def look(self) -> float:
-        """Pack what is due; seconds until it is worth looking again."""
+        """Plans what is due; returns seconds until the next call."""
         if not await self._queue.lock("planner", self._name, LOCK_SECONDS) or not self._opened():
             return LOOK_SECONDS
         if not self._began:
@@ -73,7 +69,7 @@ class RecheckPlanner:
         now_ms = int(await self._queue.server_seconds() * 1000)
         done = await self._queue.works_done()
         packed = 0
-        # What no agent asks would only fill the server's memory.
+        # Batches for jobs that no agent runs would only fill Redis.
         for work in (work for work in PACKED if work in done):
             sites = await self._queue.to_pack(work, now_ms + int(AHEAD_SECONDS * 1000), SITES_AT_A_TIME)
             for site in await self._stored(work, sites):
@@ -84,12 +80,12 @@ class RecheckPlanner:
         return 0.0 if packed else LOOK_SECONDS
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Closes the database."""
         if self._engine is not None:
             self._engine.dispose()
 
     def _opened(self) -> bool:
-        """Whether there are tables to read."""
+        """Whether the tables exist and are open."""
         if self._engine is None:
             engine = open_database(self._options.database)
             if check_version(engine) is None:
@@ -97,17 +93,17 @@ class RecheckPlanner:
                 return False
             self._engine = engine
             if self._options.recheck_chooses:
-                # Arrays and a compiler, for whose mode needs them.
+                # Imports numpy and numba only for modes that need them.
                 from crawler.recheck.revisits import Revisits
 
                 self._revisits = Revisits(engine, self._options)
         return True
 
     async def _stored(self, what: str, sites: list[str]) -> list[str]:
-        """Those of the sites of which the tables have all that was told before they were first seen here."""
+        """Sites without unstored stream entries older than their first listing."""
         if not sites:
             return []
-        # The time after they were listed: what a site's last holder told is older than that.
+        # Taken after listing the sites: what their last holders reported is older.
         now_ms = int(await self._queue.server_seconds() * 1000)
         oldest_ms = await self._queue.oldest_record_ms()
         seen = {site: self._first_seen.get((what, site), now_ms) for site in sites}
@@ -118,9 +114,9 @@ class RecheckPlanner:
         return ready
 
     async def _pack(self, site: str, work: Work, now_ms: int) -> bool:
-        """Pack what is due of a site, or say when something will be; whether something was.
+        """Plans a site's due pages; returns whether there were any.
 
-        Its due time is held up meanwhile, so that one that a coordinator tells in between is told apart.
+        Keeps a due time that a coordinator sets in the meantime.
         """
         due_ms = await self._queue.hold_up(site, work)
         assert self._engine is not None
@@ -129,12 +125,11 @@ class RecheckPlanner:
         packed = bool(asking.pages) and await self._queue.pack(site, work, pack(asking))
         if packed:
             logger.debug("%s: %d pages packed for %s", site, len(asking.pages), work)
-        # Where it is in hand for this very work, what is due of it by now waits for the next lease.
+        # If the site is leased for this job, what is due by now waits for the next lease.
         await self._queue.release(site, work, at_ms if asking.pages else asking.next_due_ms)
         return packed
 
     async def _in_budget(self) -> bool:
-        """Whether recheck's account is not overdrawn; brings it up to date."""
         assert self._revisits is not None
         now = await self._queue.server_seconds()
         account = accounts.brought_up(accounts.of(await self._queue.account()), now, self._revisits.window())
@@ -142,7 +137,6 @@ class RecheckPlanner:
         return account.saved >= 0
 
     async def _pack_chosen(self, site: str, now_ms: int) -> bool:
-        """Pack what crawler.recheck chooses of a site, as `_pack` does with what is due."""
         due_ms = await self._queue.hold_up(site, "recheck")
         assert self._revisits is not None
         at_ms, account = max(due_ms, now_ms), accounts.of(await self._queue.account())
@@ -160,7 +154,7 @@ class RecheckPlanner:
         return packed
 
     def _pace(self, site: str, now: float) -> float:
-        """How much longer a page of the site takes in this hour than when it idles."""
+        """Cost of a page in this hour, as a multiple of its cost on an idle site."""
         from crawler.schedulers.law import FULL, UNKNOWN
 
         seconds = self._options.hour_seconds
@@ -169,7 +163,7 @@ class RecheckPlanner:
 
 
 def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: int) -> RecheckBatch:
-    """The pages of a site that a work is to ask at a time, those that waited longest first, and when more are due."""
+    """A site's pages due for a job, longest wait first, and when more are due (ms)."""
     chosen, due, waited = due_pages(work, options)
     until = at_ms + int(waited * EARLY_SHARE * 1000)
     of_site = and_(pages.c.site_id == hash64(site), chosen)
@@ -184,7 +178,7 @@ def read_asking(engine: Engine, site: str, work: Work, options: Options, at_ms: 
 
 
 def due_pages(work: Work, options: Options) -> tuple[ColumnElement[bool], ColumnElement[int], float]:
-    """Which pages a work asks, when each is due (ms), and how many seconds it waited at least."""
+    """SQL condition of a job's pages, their due time (SQL, ms), and the least waiting time in seconds."""
     return _revived(options) if work == "revive" else _rechecked(options)
 
 

@@ -1,13 +1,7 @@
-"""HOW OFTEN A PAGE CHANGES: what a visit tells of it, page by page, and what is thought of a page before its first.
+"""Estimates how often pages change, as Gamma distributions (value.py).
 
-A page's belief is a Gamma distribution (value.py). `learned` is exact for a page that had not changed and for one
-whose time of change is known; where it changed at an unknown time, any number of times, it takes the moments of the
-exact posterior. What is older fades: shape is held at MEMORY changes.
-
-A page before its first visit has shape PRIOR_SHAPE and its host's mean rate. Hosts' means, and the mean of all, are
-found from first visits alone, since who is visited later depends on what was seen: each moves the logarithm of the
-mean by the score of what was seen over the information gathered so far. A host is thought to be like all others until
-its own pages say otherwise (HOST_SPREAD).
+`learned` is exact if the page had not changed or the time of change is known; else it matches the posterior's moments.
+Hosts' means use first visits only, since later visits depend on earlier results.
 """
 
 from __future__ import annotations
@@ -19,19 +13,19 @@ import numpy as np
 from crawler.recheck.compiling import compiled
 
 PRIOR_SHAPE = 0.5
-# Changes that are remembered: a page whose habits change is found out after about so many.
+# Number of changes that an estimate remembers.
 MEMORY = 60.0
 # Variance of the logarithm of hosts' mean rates: that of a Gamma distribution of shape 2.
 HOST_SPREAD = 0.65
-# No single page moves a mean by more than this factor's logarithm.
+# Most that one page moves a mean (logarithm of a factor).
 LARGEST_STEP = 1.0
-# Below this share of b since the last visit, the moments' quotients are 0/0; their limits are simple.
+# Below this share of b since the last visit, use the limits: the quotients would be 0/0.
 SMALL = 1e-6
 
 
 @compiled
 def learned(a: float, b: float, age: float, changed: bool, since: float) -> tuple[float, float]:
-    """The belief after a visit `age` seconds after the last; `since`: how long ago it last changed, NaN: unknown."""
+    """The estimate after a visit; `age`: seconds since the last one, `since`: since the last change, NaN: unknown."""
     if not changed:
         return a, b + age
     if since >= 0.0:
@@ -45,7 +39,7 @@ def learned(a: float, b: float, age: float, changed: bool, since: float) -> tupl
 
 @compiled
 def _changed_sometime(a: float, b: float, age: float) -> tuple[float, float]:
-    """Mean and variance of the exact posterior, as those of a Gamma distribution."""
+    """Matches mean and variance of the exact posterior."""
     x = age / b
     if x * max(a, 1.0) < SMALL:
         return a + 1.0, b + age / 2.0
@@ -59,7 +53,7 @@ def _changed_sometime(a: float, b: float, age: float) -> tuple[float, float]:
 
 @compiled
 def step(log_rate: float, age: float, changed: bool) -> tuple[float, float]:
-    """What a first visit says of a mean rate: score and information of its logarithm."""
+    """Score and information about a mean rate's logarithm, from a first visit."""
     x = age * math.exp(log_rate)
     slope = x / (1.0 + x / PRIOR_SHAPE)
     stayed = math.exp(-PRIOR_SHAPE * math.log1p(x / PRIOR_SHAPE))
@@ -69,7 +63,7 @@ def step(log_rate: float, age: float, changed: bool) -> tuple[float, float]:
 
 @compiled
 def bounded(move: float) -> float:
-    """A step that no single page exceeds."""
+    """A step limited to LARGEST_STEP."""
     return min(max(move, -LARGEST_STEP), LARGEST_STEP)
 
 
@@ -77,7 +71,7 @@ def bounded(move: float) -> float:
 def learn_first(
     mean: np.ndarray, offset: np.ndarray, information: np.ndarray, host: int, age: float, changed: bool
 ) -> None:
-    """One first visit moves the mean of all (log rate, information) and its host's offset from it, in place."""
+    """Applies a first visit to the mean (log rate, information) and the host's offset, in place."""
     if not age > 0.0:
         return
     score, gained = step(float(mean[0]) + float(offset[host]), age, changed)

@@ -1,8 +1,6 @@
-"""How fresh the copy is believed to be, and why a page is visited when it is: for `scrapy report freshness`.
+"""Figures for `scrapy report freshness`, from the stored estimates.
 
-Reads what recheck kept of each site (crawler.recheck.change_model), some at a time; for options by which it chooses.
-The price is the queue's; where Redis is away, what hangs on it is left out. Raises DatabaseError; PageUnknownError
-for a URL that recheck does not look after.
+Without Redis, figures that depend on the price are left out. Raises DatabaseError, PageUnknownError.
 """
 
 from __future__ import annotations
@@ -35,47 +33,47 @@ HOUR: Final = 3600.0
 DAY: Final = 86_400.0
 # Bounds of the staleness distribution, seconds.
 STALE_BOUNDS: Final = (HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY)
-# Sites are read until they have so many pages, of some 22 bytes each; a site counts as FEWEST_PAGES at least.
+# Read sites until they have this many pages of 22 bytes; a site counts as at least FEWEST_PAGES.
 PAGES_AT_A_TIME, FEWEST_PAGES = 100_000, 100
-# Hours ahead that are told of.
+# Hours ahead in the report.
 AHEAD: Final = (1, 2, 3, 6, 12, 24)
 
 
 def account_of(fields: Mapping[str, float]) -> Account | None:
-    """The account that the queue keeps as these; None where there is none."""
+    """The account stored in Redis; None if there is none."""
     return accounts.of(fields) if fields else None
 
 
 class PageUnknownError(DatabaseError):
-    """No page that recheck looks after has this URL."""
+    """No page under recheck has this URL."""
 
 
 class Site(NamedTuple):
-    """One site's share of the figures."""
+    """One site's figures."""
 
-    current: np.ndarray  # probability that each page's copy is still the page
+    current: np.ndarray  # probability that each page's copy is current
     age: np.ndarray  # seconds since each page's last visit
     weight: np.ndarray
     due: dict[int, int]  # hours ahead -> pages that are worth a visit by then; empty without a price
 
 
 def standing(engine: Engine, options: Options, account: Account | None) -> list[Site]:
-    """Every site that recheck has looked at."""
+    """Every site planned so far."""
     now = time.time()
-    # Seconds of the budget that a visit takes, as if it were a budget of requests alone.
+    # Cost of a visit in budget seconds, as for a budget of requests alone.
     cost = HOUR / max(budget(engine, options), 1e-9)
     found = (_site(packed, options, account, now, cost) for packed in _packed(engine))
     return [site for site in found if site is not None]
 
 
 def budget(engine: Engine, options: Options) -> float:
-    """Visits an hour that the budget allows, as packing reckons it: by the pages that were looked at."""
+    """Visits an hour within the budget."""
     seconds = Revisits(engine, options).sweep()
     return many(engine) * HOUR / seconds
 
 
 def explained(engine: Engine, options: Options, account: Account | None, url: str) -> dict[str, Any]:
-    """The parts of one page's score, as figures."""
+    """The parts of one page's score."""
     url = _canonical(url)
     with transaction(engine) as connection:
         row = connection.execute(
@@ -84,14 +82,14 @@ def explained(engine: Engine, options: Options, account: Account | None, url: st
             .where(pages.c.url_hash == hash64(url), pages.c.url == url)
         ).first()
     if row is None:
-        raise PageUnknownError(f"{url} is not among the pages; expected the URL of one that was loaded")
+        raise PageUnknownError(f"{url} is not among the pages; expected the URL of a loaded page")
     mean = account.mean if account else None
     found = believed(
         engine, row.site_id, options.recrawl_mode, mean, longest_seconds=options.recheck_longest_seconds
     )
     number = next((n for n, page in found.rows.items() if page.url_hash == row.url_hash), None)
     if number is None:
-        raise PageUnknownError(f"{url} was never loaded, or is dead: recheck does not look after it")
+        raise PageUnknownError(f"{url} was never loaded or is dead, so recheck does not visit it")
     return _parts(found, number, Revisits(engine, options), account)
 
 
@@ -103,10 +101,9 @@ def _canonical(url: str) -> str:
 
 
 def _packed(engine: Engine) -> Iterator[bytes]:
-    """What was kept of each site."""
     with transaction(engine) as connection:
-        asked = select(beliefs.c.site_id, beliefs.c.pages).order_by(beliefs.c.site_id)
-        known = connection.execute(asked).all()
+        query = select(beliefs.c.site_id, beliefs.c.pages).order_by(beliefs.c.site_id)
+        known = connection.execute(query).all()
     for first, last in _stretches(known):
         some = select(beliefs.c.packed).where(beliefs.c.site_id.between(first, last))
         with transaction(engine) as connection:
@@ -115,7 +112,6 @@ def _packed(engine: Engine) -> Iterator[bytes]:
 
 
 def _stretches(known: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """First and last of the sites that are read at a time, each with so many pages."""
     held, first = 0, None
     for place, (site_id, pages_there) in enumerate(known, 1):
         first = site_id if first is None else first
@@ -147,7 +143,7 @@ def _site(packed: bytes, options: Options, account: Account | None, now: float, 
 def _due(
     recrawl: Recrawl, numbers: np.ndarray, account: Account | None, now: float, cost: float
 ) -> dict[int, int]:
-    """By the hour; `cost` of a visit, in seconds of the budget."""
+    """Hours ahead -> pages due by then; `cost`: budget seconds of a visit."""
     if account is None or account.price <= 0:
         return {}
     recrawl.price = account.price
@@ -188,7 +184,7 @@ def _parts(found: Believed, number: int, revisits: Revisits, account: Account | 
 
 
 def _worth_it_in(recrawl: Recrawl, number: int, now: float, price: float) -> float | None:
-    """Seconds until its score exceeds the floor, to a tenth; None: not within a year."""
+    """Seconds until the page is worth its price; None: not within a year."""
     floor = 0.0 if recrawl.mode.priced else price
     waits = np.concatenate([[0.0], np.geomspace(1.0, 365 * DAY, 200)])
     for wait in waits:

@@ -1,8 +1,6 @@
-"""Which pages of a site recheck asks, and when the site is to be looked at next: crawler.recheck, asked for one site.
+"""Chooses a site's pages for recheck, and when to look at the site again. Raises DatabaseError.
 
-RECRAWL_MODE says what a visit is worth, the budget what may be spent; all sites share one account with one price. A
-site is looked at every LOOK_SHARE of the time in which the budget visits all pages once, or later where nothing of it
-will be worth a visit sooner. Hides how a budget in requests and bytes becomes one cost. Raises DatabaseError.
+A site is looked at every LOOK_SHARE of a sweep, the time in which the budget visits all pages once, or later.
 """
 
 from __future__ import annotations
@@ -25,33 +23,33 @@ if TYPE_CHECKING:
     from crawler.recheck import Recrawl
     from crawler.recheck.account import Account
 
-# Each look may give one visit to a page; so a page that changes all the time is asked at most so often in a sweep, and
-# looking more often costs more than it brings (docs/decisions/0008-recheck.md).
+# Each look visits a page at most once, so this bounds the visits of a page per sweep. More looks cost more than they
+# gain (docs/decisions/0008-recheck.md).
 LOOK_SHARE: Final = 0.02
 SHORTEST_WINDOW_SECONDS: Final = 0.5
-# The tables' finest time: where a sweep takes less, not all figures would be finite.
+# Resolution of times in the tables; a shorter sweep would give infinite figures.
 SHORTEST_SWEEP_SECONDS: Final = 0.001
-# A site sleeps so many windows at most: the price moves meanwhile.
+# Longest sleep of a site, in windows: the price changes in the meantime.
 LONGEST_SLEEP: Final = 10.0
-# Where the account could not bear all that was worth it, the site is looked at again after this share of a window.
+# When the account could not pay for everything worth it, look again after this share of a window.
 SOONER: Final = 0.25
-# Pages of all sites are counted so often.
+# Interval of counting all pages.
 COUNT_SECONDS: Final = 30.0
-# The price begins at what this share of a first site's pages is worth when they have waited for a sweep.
+# The first price is this quantile of the first site's scores after a wait of one sweep.
 FIRST_QUANTILE: Final = 0.5
 
 
 class Look(NamedTuple):
-    """What came of looking at a site."""
+    """The result of looking at a site."""
 
-    rows: list[Any]  # of the tables, of the pages to ask, best first
+    rows: list[Any]  # rows of the tables for the pages to visit, best first
     wake_ms: int  # when to look again
     account: Account
     site: change_model.Believed
 
 
 class Revisits:
-    """The looks of one process; keeps nothing but a count."""
+    """Chooses pages, one site at a time."""
 
     def __init__(self, engine: Engine, options: Options) -> None:
         self._engine = engine
@@ -65,7 +63,7 @@ class Revisits:
         return self._options.recrawl_mode
 
     def costs(self, found: change_model.Believed, numbers: list[int], now: float) -> np.ndarray:
-        """What a visit to each of these takes of the account, in seconds, as far as can be foreseen."""
+        """Expected cost of each visit, in seconds of the account."""
         requests, volume = self._budget()
         size = np.array([found.rows[one].size for one in numbers], np.float64)
         if math.isfinite(volume) and numbers:
@@ -76,7 +74,7 @@ class Revisits:
     def _foreseen(
         found: change_model.Believed, numbers: list[int], size: np.ndarray, now: float
     ) -> np.ndarray:
-        """Bytes of each: a page with a validator that is likely to be the same is likely to come as a head alone."""
+        """Expected bytes; an unchanged page with a validator costs headers alone."""
         view = found.recrawl.view(numbers, now, 1.0)
         a, b = view.belief
         same = np.exp(-a * np.log1p(view.age / b))
@@ -86,11 +84,11 @@ class Revisits:
         return left
 
     def window(self) -> float:
-        """Seconds between two looks at a site; shorter only where nothing could be asked."""
+        """Seconds between two looks at a site."""
         return max(LOOK_SHARE * self.sweep(), SHORTEST_WINDOW_SECONDS)
 
     def sweep(self) -> float:
-        """Seconds in which the budget visits all pages once; a millisecond at least."""
+        """Seconds in which the budget visits all pages once; at least 0.001."""
         rate = self._options.recheck_requests_per_hour
         found = (
             max(self._count(), 1) * accounts.HOUR / rate if rate else self._options.recheck_interval_seconds
@@ -98,7 +96,7 @@ class Revisits:
         return max(found, SHORTEST_SWEEP_SECONDS)
 
     def look(self, name: str, now_ms: int, due_ms: int, account: Account, pace: float, most: int) -> Look:
-        """Chooses, at most so many pages; `pace`: what this hour's visits cost, 1 where the site idles."""
+        """Chooses at most `most` pages; `pace`: cost factor of this hour, 1 for an idle site."""
         now, key = now_ms / 1000, hash64(name)
         found = change_model.believed(
             self._engine,
@@ -111,12 +109,12 @@ class Revisits:
         if not found.rows:
             return Look([], 0, account, found)
         self._count(at_least=len(found.rows))
-        asked, wake, account = self._worth_it(found, now, account, pace)
-        chosen = self._affordable(self.costs(found, asked[:most], now), asked, account)
-        cost, all_cost = (float(self.costs(found, some, now).sum()) for some in (chosen, asked))
-        if len(chosen) < len(asked):
+        picked, wake, account = self._worth_it(found, now, account, pace)
+        chosen = self._affordable(self.costs(found, picked[:most], now), picked, account)
+        cost, all_cost = (float(self.costs(found, some, now).sum()) for some in (chosen, picked))
+        if len(chosen) < len(picked):
             wake = now + SOONER * self.window()
-        # What was left is wanted again at the next look, which comes so much sooner.
+        # The rest is wanted again at the next look, SOONER of a window later.
         wanted = cost + SOONER * (all_cost - cost)
         account = accounts.spent(account, cost, wanted, now - due_ms / 1000, self.window())
         mean = found.recrawl.mean
@@ -128,7 +126,7 @@ class Revisits:
     def _worth_it(
         self, found: change_model.Believed, now: float, account: Account, pace: float
     ) -> tuple[list[int], float, Account]:
-        """Numbers of the pages worth their price, best first, the time to look again, and the account with a price."""
+        """Page numbers, best first; the time to look again; the account with a price."""
         recrawl, window = found.recrawl, self.window()
         numbers = list(found.rows)
         sizes = [found.rows[number].size for number in numbers]
@@ -138,13 +136,13 @@ class Revisits:
         recrawl.price = account.price
         candidates, wake = recrawl.candidates(0, now, now + window, pace)
         recrawl.note(numbers, size=sizes)
-        asked = [int(one) for one in candidates if found.rows[int(one)].state == "visited"]
-        return asked, min(max(wake, now + window), now + LONGEST_SLEEP * window), account
+        picked = [int(one) for one in candidates if found.rows[int(one)].state == "visited"]
+        return picked, min(max(wake, now + window), now + LONGEST_SLEEP * window), account
 
-    def _affordable(self, costs: np.ndarray, asked: list[int], account: Account) -> list[int]:
-        """As many, the best, as the account can bear: it may be overdrawn by a window, and by one page."""
+    def _affordable(self, costs: np.ndarray, picked: list[int], account: Account) -> list[int]:
+        """The account may be overdrawn by one window and one page."""
         within = np.searchsorted(np.cumsum(costs), max(account.saved, 0.0) + self.window())
-        return asked[: min(int(within) + 1, len(costs))]
+        return picked[: min(int(within) + 1, len(costs))]
 
     def _budget(self) -> tuple[float, float]:
         """Requests and bytes an hour."""
@@ -160,7 +158,7 @@ class Revisits:
         return max(float(np.quantile(worth, FIRST_QUANTILE)), 1e-9)
 
     def _count(self, at_least: int = 0) -> int:
-        """Pages that recheck looks after, of sites that it has looked at: all pages would take long to count."""
+        # Counts planned sites only: counting all pages takes long.
         if time.monotonic() - self._counted > COUNT_SECONDS or at_least > self._pages:
             self._pages, self._counted = change_model.many(self._engine), time.monotonic()
         self._pages = max(self._pages, at_least)

@@ -1,4 +1,4 @@
-"""What a mode sees: some pages, at one moment, at one price."""
+"""What a mode sees: some pages at one moment and price."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from crawler.recheck.columns import Hosts, Rows
 
 @dataclass(frozen=True)
 class PageView:
-    """m pages out of all. Columns are whole and read-only by agreement; `rows` says which of them are meant."""
+    """m pages, at `rows` of the complete columns, which must not be written."""
 
-    rows: np.ndarray  # (m,) int64: where the pages stand in the columns
+    rows: np.ndarray  # (m,) int64: the pages' rows in the columns
     host: np.ndarray  # (m,) int64: of each of them
     columns: Rows
     hosts: Hosts
-    now: float  # seconds, as columns.last
+    now: float  # seconds, on the scale of columns.last
     seconds_per_byte: np.ndarray  # (hosts,) float64: of a slot, at this hour
     price: float  # value of a second of a slot
     period: float  # of paper 004, seconds
@@ -28,21 +28,21 @@ class PageView:
 
     @property
     def age(self) -> np.ndarray:
-        """Seconds since each page's last visit; halved for each time that it has not answered since."""
+        """Seconds since each page's last visit, halved for each failure."""
         age = np.maximum(self.now - self.columns.last[self.rows], 0.0)
         halved: np.ndarray = age * 0.5 ** self.columns.fails[self.rows]
         return halved
 
     @property
     def rate(self) -> np.ndarray:
-        """Mean of what is believed of each page's change rate, a second."""
+        """Estimated changes per second of each page."""
         a, b = self.belief
         mean: np.ndarray = a / b
         return mean
 
     @property
     def belief(self) -> tuple[np.ndarray, np.ndarray]:
-        """The two halves of what is believed of each page's change rate (value.py)."""
+        """Shape and scale of each page's estimated change rate."""
         a = self.columns.shape[self.rows].astype(np.float64)
         b = self.columns.time[self.rows].astype(np.float64)
         prior = rates.PRIOR_SHAPE / self.mean_rate * np.exp(-self.hosts.offset[self.host])
@@ -51,13 +51,13 @@ class PageView:
 
     @property
     def weight(self) -> np.ndarray:
-        """Importance of each page, 1 on average."""
+        """Weight of each page, 1 on average."""
         weight: np.ndarray = self.columns.weight[self.rows]
         return weight
 
     @property
     def cost(self) -> np.ndarray:
-        """Seconds of a slot that each visit takes if the page has changed."""
+        """Slot seconds that each visit takes if the page has changed."""
         found: np.ndarray = self.columns.size[self.rows] * self.seconds_per_byte[self.host]
         return found
 
