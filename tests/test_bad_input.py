@@ -164,7 +164,7 @@ def test_standard_input_for_several_agents(place: Place) -> None:
         ),
         (
             ["crawl", "site", "--scheduler", "random", "-s", 'SITE_SCHEDULER_OPTIONS={"seed": "a"}'],
-            ["seed is 'a'; expected a whole number"],
+            ["seed is 'a'; expected an integer"],
         ),
         (
             ["crawl", "site", "--scheduler", "early", "-s", 'SITE_SCHEDULER_OPTIONS={"weight": "NaN"}'],

@@ -63,7 +63,7 @@ def test_an_empty_field_is_not_known() -> None:
         ([SIMPLE, row(SITE, -0.1)], "line 2, column 0: '-0.1'"),
         (
             [SIMPLE, row(SITE, 0), row(SITE, 1)],
-            "line 3: https://example.org on day 'all' stands in line 2 already",
+            "line 3: https://example.org on day 'all' is already in line 2",
         ),
         ([SIMPLE, '"unclosed'], "line 2: "),
     ],

@@ -343,7 +343,7 @@ def test_who_takes_over_within_an_hour_suspends_and_probes_nothing_again(
     [
         ("low", "its list runs low"),
         ("found", "sites were found"),
-        ("errors", "went to rest"),
+        ("errors", "backed off"),
         ("grown", "pages to go"),
         ("learned", "twice as many visits are known"),
         ("learned little", ""),

@@ -482,11 +482,11 @@ def test_a_cut_site_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given_", "told"),
     [
-        ({"speed": 1}, "there is no option 'speed'; expected some of longest_seconds"),
+        ({"speed": 1}, "unknown option 'speed'; expected some of longest_seconds"),
         ({"size": [1, 2, 3]}, "size is of shape"),
         ({"size": -1.0}, "size is -1.0"),
         ({"weight": np.inf}, "weight is inf"),
-        ({"host": [-1, 0]}, "the least is -1"),
+        ({"host": [-1, 0]}, "minimum -1"),
         ({"host": [0.5, 1]}, "hosts are float64"),
         ({"mean_rate": 0}, "mean_rate is 0; expected a number above 0"),
         ({"longest_seconds": "x"}, "longest_seconds is 'x'"),

@@ -1,6 +1,6 @@
-"""Arrays of one dimension as npy files, in one go or as their values come.
+"""One-dimensional npy files, written at once or in parts.
 
-Written by Python's own files: numpy's writing tells of a full disk without a word of why.
+Uses Python's files: numpy's own writing hides the reason when the disk is full.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 class GrowingArray:
-    """A file whose length is known at its end; a context manager."""
+    """An npy file that grows; the header gets its length on closing. A context manager."""
 
     def __init__(self, path: Path, kind: np.dtype | type[np.generic]) -> None:
         self._file = path.open("wb")
@@ -34,11 +34,11 @@ class GrowingArray:
                 start = self._file.tell() - self.length * self._kind.itemsize
                 self._file.seek(0)
                 self._write_header()
-                # numpy leaves room in the header for a longer length.
+                # numpy pads the header so that a longer length fits.
                 assert self._file.tell() == start
 
     def append(self, values: np.ndarray) -> None:
-        """Adds these values."""
+        """Appends these values."""
         self._file.write(values.astype(self._kind, copy=False).data)
         self.length += len(values)
 

@@ -1,8 +1,7 @@
-"""The whole way from the tables to a folder: one function, and what it is told.
+"""Converts the tables to a folder.
 
-The same rows give the same bytes, whatever database they are in, the order in which they came, and the number of
-converters. ConvertError and FolderError say in one line what is wrong, DatabaseError and OSError pass; whatever is
-raised, nothing is left.
+Equal rows give equal bytes, whatever the database and the number of converters. Raises ConvertError, FolderError (one
+line each), DatabaseError and OSError; nothing is left behind then.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvertError", "Progress", "Wishes", "convert"]
 
-# Told what is being done, how much of it is done, and how much there is.
+# Called with the current step, units done, units in total.
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """How to convert; only `processes` changes nothing of what comes out."""
+    """Options of a conversion; `processes` does not affect the result."""
 
     processes: int = 1
-    private_suffixes: bool = True  # names below github.io and the like are domains of their own
-    resolution: float = 1.0  # of communities: above 1 smaller ones
-    communities: Path | None = None  # a file `site,community`; None: they are found in the links
+    private_suffixes: bool = True  # names below github.io and similar count as domains
+    resolution: float = 1.0  # of communities; above 1: smaller communities
+    communities: Path | None = None  # a file `site,community`; None: detect communities from the links
     load: tuple[str, ...] = ()  # of crawler.convert.DATABASES
 
 
 def convert(engine: Engine, folder: Path, wishes: Wishes, progress: Progress) -> dict[str, Any]:
-    """Writes the folder, which gives way if it is there; what its manifest says but for the files, and `log_bytes`.
+    """Writes or replaces the folder; returns its manifest without `files`, plus `log_bytes`.
 
-    `log_bytes`: by how much SQLite's log has grown meanwhile.
+    `log_bytes`: growth of SQLite's WAL during the conversion.
     """
     log = reading.log_bytes(engine)
     with made_whole(folder) as made:
@@ -59,7 +58,6 @@ def convert(engine: Engine, folder: Path, wishes: Wishes, progress: Progress) ->
 
 
 def _write(engine: Engine, made: Path, wishes: Wishes, progress: Progress) -> dict[str, Any]:
-    """All but the manifest; what that is to say."""
     put_down = made / "spill"
     put_down.mkdir()
     read = _read(engine, put_down, wishes, progress)
@@ -72,7 +70,6 @@ def _write(engine: Engine, made: Path, wishes: Wishes, progress: Progress) -> di
 
 
 def _write_read(made: Path, spill: Spill, read: _Read, wishes: Wishes, progress: Progress) -> dict[str, Any]:
-    """All that comes of what was put down."""
     which = pages.find(spill)
     spill.forget_copies()
     numbered = numbering.number(read.sites, spill.rows, which)
@@ -97,19 +94,17 @@ def _write_read(made: Path, spill: Spill, read: _Read, wishes: Wishes, progress:
     }
 
 
-# --- reading --------------------------------------------------------------------------------------------------
+# --- Reading ---
 
 
 class _Read(NamedTuple):
-    """What was put down, beside what is in the files."""
-
     sites: numbering.Sites
     ranges: int
     rows: int
-    without_site: int  # of these, of a site that the tables do not name
-    left_out: Counter[str]  # of these, by outcome; and reading.DAMAGED
+    without_site: int  # rows whose site is not in `sites`
+    left_out: Counter[str]  # rows by outcome, and reading.DAMAGED
     known_sites: int
-    given: np.ndarray | None  # communities by place, as they were given
+    given: np.ndarray | None  # communities from the file, by place
 
 
 def _read(engine: Engine, put_down: Path, wishes: Wishes, progress: Progress) -> _Read:
@@ -139,14 +134,14 @@ def _read(engine: Engine, put_down: Path, wishes: Wishes, progress: Progress) ->
 
 
 def _worth(engine: Engine) -> int:
-    """How many converters are worth their start, a second each."""
+    """Number of converters that repay their start of a second each."""
     if not reading.can_be_shared(engine):
         return 1
     return max(1, reading.rows_about(engine) // numbering.RANGE_ROWS)
 
 
 def _given(file: Path | None, connection: Connection) -> dict[str, int] | None:
-    """The community of every known site by its name; None: no file was given."""
+    """Community of every site by name; None without a file."""
     if file is None:
         return None
     names = numbering.names(connection)
@@ -157,7 +152,7 @@ def _given(file: Path | None, connection: Connection) -> dict[str, int] | None:
         raise ConvertError(f"communities of {file}: {error}") from None
 
 
-# --- writing --------------------------------------------------------------------------------------------------
+# --- Writing ---
 
 
 def _links(spill: Spill, which: pages.Pages, wishes: Wishes, progress: Progress) -> Iterator[graph.Piece]:
@@ -192,13 +187,13 @@ def _write_load_files(made: Path, rows: int, wishes: Wishes, progress: Progress)
             progress("writing load files", min(done, rows), rows)
 
 
-# --- what is told ---------------------------------------------------------------------------------------------
+# --- Figures of the manifest ---
 
 
 def _row_counts(
     read: _Read, spill: Spill, which: pages.Pages, numbered: numbering.Numbering
 ) -> dict[str, int]:
-    """Where all rows went: `rows` is the sum of pages, duplicates, redirects, and what stands under `rows_…`."""
+    """`rows` is the sum of pages, duplicates, redirects and all `rows_…`."""
     redirects = spill.rows.kind == REDIRECTED
     outcomes = sorted({"denied", "failed", "filtered", *read.left_out} - {reading.DAMAGED})
     return {
@@ -214,9 +209,9 @@ def _row_counts(
 
 
 def _link_counts(read: _Read, found: Counter[str]) -> dict[str, int]:
-    """Where all links went: `links_read` is the sum of links and of the three that follow it."""
-    told = {f"links_{name}": found[name] for name in ("read", "unknown", "own", "parallel")}
-    return {**told, "pages_with_damaged_links": read.left_out[reading.DAMAGED]}
+    """`links_read` is the sum of links and the three counts after it."""
+    counts = {f"links_{name}": found[name] for name in ("read", "unknown", "own", "parallel")}
+    return {**counts, "pages_with_damaged_links": read.left_out[reading.DAMAGED]}
 
 
 def _told(wishes: Wishes) -> dict[str, Any]:

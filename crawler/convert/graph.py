@@ -1,8 +1,8 @@
-"""The links of a converted folder: Parquet for questions, npy for ranking; both written as they are found.
+"""The links of a converted folder, as Parquet and as npy arrays.
 
 graph/ptr.npy     int64 (pages + 1,)   page i links to target[ptr[i]:ptr[i + 1]]
 graph/target.npy  int32 (links,)       ascending within a page
-graph/site.npy    int64 (sites + 1,)   first page of each site, the number of pages at the end
+graph/site.npy    int64 (sites + 1,)   first page of each site, then the number of pages
 graph/domain.npy, graph/community.npy  int32 (sites,)
 """
 
@@ -24,31 +24,28 @@ from crawler.convert.reading import in_order
 from crawler.convert.spill import Spill
 from rankers.compiling import compiled
 
-# ------------------------------------------------------------------------------------------------------------
-# The links between pages, from the hashes that were put down: rows of targets in the order of the pages.
-#
-# A page's links are those of all its copies. Each leads to the page on which one ends up; what leads to no page is
-# counted and left out, as are links of a page to itself and all but one of several to the same page. Work goes in
-# pieces of neighbouring pages, in threads; what comes out does not depend on their number.
+# --- Links between pages ---
+# A page has the links of all its copies, resolved through redirects. Unknown targets, links to the page itself and
+# parallel links are counted and left out.
 
 
-# Hashes in one piece, so that it stays near the processor's caches and memory is bounded: 16 MB of them.
+# Hashes per piece: 16 MB, which bounds memory.
 PIECE_LINKS = 2_000_000
-# Up to so many targets of a page insertion sorts them; numba's sort takes as long to begin with.
+# Up to this many targets are sorted by insertion, as fast as numba's sort.
 _FEW = 24
 
 
 class Piece(NamedTuple):
     """Links of the pages first .. first + len(counts) - 1."""
 
-    range: int  # whose pages they are
+    range: int  # the pages' range
     first: int
     counts: np.ndarray  # int64, links of each page
     target: np.ndarray  # int32, ascending within a page
-    read: int  # hashes that there were
-    unknown: int  # of them, to no page
-    own: int  # of the rest, of a page to itself
-    parallel: int  # of the rest, more than one from one page to another
+    read: int  # hashes read
+    unknown: int  # links to unknown pages
+    own: int  # links of a page to itself
+    parallel: int  # repeated links between two pages
 
 
 class _Task(NamedTuple):
@@ -58,7 +55,7 @@ class _Task(NamedTuple):
 
 
 def found(spill: Spill, pages: Pages, threads: int) -> Iterator[Piece]:
-    """All links, piece by piece in the order of pages; no piece has pages of two ranges."""
+    """All links in pieces, in page order; no piece spans two ranges. Independent of the number of threads."""
     sources = _Sources(spill, pages)
 
     def resolve(task: _Task) -> Piece:
@@ -78,7 +75,7 @@ def found(spill: Spill, pages: Pages, threads: int) -> Iterator[Piece]:
 
 
 def between_sites(piece: Piece, site: np.ndarray, many: int) -> tuple[np.ndarray, np.ndarray]:
-    """Links from one site to another: source * many + target, each pair once, and how many links each has."""
+    """Links between sites: source * many + target, each pair once, and its number of links."""
     source = np.repeat(site[piece.first : piece.first + len(piece.counts)].astype(np.int64), piece.counts)
     target = site[piece.target]
     pairs = (source * many + target)[source != target]
@@ -86,14 +83,14 @@ def between_sites(piece: Piece, site: np.ndarray, many: int) -> tuple[np.ndarray
 
 
 class _Sources:
-    """Where the hashes of each page are: most in its own row, some in rows of its copies, maybe of another range."""
+    """Locates the hashes of each page: in its own row and in rows of its copies, in any range."""
 
     def __init__(self, spill: Spill, pages: Pages) -> None:
         self._spill, self._pages = spill, pages
         links = spill.rows.links
         rows = np.flatnonzero((links > 0) & (pages.content == np.arange(len(links))))
         page = pages.page[rows]
-        # Rows with links by the page that they count for.
+        # Rows with links, by their page.
         self._rows = rows[np.argsort(page, kind="stable")]
         self._end_of_page = np.cumsum(np.bincount(page, minlength=pages.many))
         self._links = links
@@ -101,7 +98,7 @@ class _Sources:
         np.cumsum(links, out=self._first_link[1:])
 
     def tasks(self) -> Iterator[_Task]:
-        """Neighbouring pages of one range with about PIECE_LINKS hashes, or one page with more."""
+        """Neighbouring pages of one range with about PIECE_LINKS hashes, or one larger page."""
         total = np.concatenate(([0], np.cumsum(self._links[self._rows], dtype=np.int64)))
         before = np.concatenate(([0], total[self._end_of_page]))
         bounds = np.searchsorted(self._pages.row, self._spill.first)
@@ -113,10 +110,7 @@ class _Sources:
                 first = last
 
     def read(self, task: _Task) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Hashes; of each row that counts for these pages where its own begin and how many; of each page its last row.
-
-        The last is the number of rows of this and all earlier pages of the piece.
-        """
+        """Hashes; start and count of each row's hashes; and per page, the number of rows up to its end."""
         begin = int(self._end_of_page[task.first - 1]) if task.first else 0
         ends = self._end_of_page[task.first : task.last] - begin
         rows = self._rows[begin : begin + int(ends[-1])]
@@ -137,7 +131,6 @@ class _Sources:
         return self._spill.links_of_row(number, self._in_file(number, row), int(self._links[row]))
 
     def _in_file(self, number: int, row: int) -> int:
-        """Where the links of this row begin in its range's file."""
         return int(self._first_link[row] - self._first_link[self._spill.first[number]])
 
 
@@ -152,7 +145,7 @@ def _gather(
     target: np.ndarray,
     counts: np.ndarray,
 ) -> tuple[int, int]:
-    """Fills `target` with each page's targets and `counts` with how many; how many were unknown, and own."""
+    """Fills `target` and `counts` per page; returns the numbers of unknown links and links to the page itself."""
     unknown, own, kept, row = 0, 0, 0, 0
     for place in range(len(ends)):
         begin = kept
@@ -174,7 +167,6 @@ def _gather(
 
 @compiled
 def _distinct(values: np.ndarray) -> int:
-    """Puts the distinct values first, in order; how many they are."""
     if len(values) > _FEW:
         values.sort()
     else:
@@ -193,12 +185,12 @@ def _distinct(values: np.ndarray) -> int:
     return kept
 
 
-# Pairs of sites that wait to be added up; bounds the memory for a web in which every link leads to another site.
+# Pairs held before they are added up; bounds memory.
 _HELD_PAIRS = 4_000_000
 
 
 class SitePairs:
-    """How many links lead from one site to another, added up as they come."""
+    """Number of links between each pair of sites."""
 
     def __init__(self, sites: int) -> None:
         self._sites = sites
@@ -206,7 +198,7 @@ class SitePairs:
         self._weights: list[np.ndarray] = []
 
     def add(self, pairs: np.ndarray, weights: np.ndarray) -> None:
-        """Takes in distinct pairs, as `links.between_sites` gives them."""
+        """Adds distinct pairs, as `between_sites` returns them."""
         self._pairs.append(pairs)
         self._weights.append(weights)
         if sum(map(len, self._pairs[1:])) > _HELD_PAIRS:
@@ -229,7 +221,7 @@ class SitePairs:
 def write_links(
     folder: Path, pieces: Iterable[Piece], numbering: Numbering, ranges: int
 ) -> tuple[SitePairs, Counter[str]]:
-    """Writes all links, one Parquet file a range; pairs of sites, and how many links there were and were left out."""
+    """Writes all links, one Parquet file per range; returns pairs of sites and link counts."""
     counts: Counter[str] = Counter()
     pairs = SitePairs(numbering.many)
     per_page = np.zeros(int(numbering.first_page[-1]), np.int64)
@@ -254,7 +246,7 @@ def write_links(
 
 
 def write_blocks(folder: Path, numbering: Numbering, community: np.ndarray) -> None:
-    """Writes which pages are whose."""
+    """Writes first pages, domains and communities of the sites."""
     arrays.save_array(folder / "graph/site.npy", numbering.first_page)
     arrays.save_array(folder / "graph/domain.npy", numbering.domain)
     arrays.save_array(folder / "graph/community.npy", community)

@@ -1,8 +1,6 @@
-"""Hash tables over arrays of hashes: from a URL's hash to its row, from a checksum to the first row that has it.
+"""Hash tables over arrays of hashes: key -> first row with it.
 
-Open addressing; a table is an int32 array of rows, -1 where it is empty, of a power of two of slots and at most two
-thirds full. What is looked up is a hash already, so its low bits are as good a slot as any. At 10 million rows a table
-takes 64 MiB beside its keys.
+Open addressing in int32 arrays of rows, -1 for empty; sizes are powers of two, at most two thirds full.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ NOTHING = -1
 
 
 def table_for(rows: int) -> np.ndarray:
-    """An empty table for so many rows."""
+    """An empty table for this many rows."""
     slots = 1 << max(4, (rows * 3 // 2).bit_length())
     return np.full(slots, NOTHING, np.int32)
 
 
 @compiled
 def put_all(table: np.ndarray, keys: np.ndarray) -> int:
-    """Puts every row under its key (uint64); the first row whose key an earlier one has, -1: all differ."""
+    """Inserts every row under its key (uint64). Returns the first row with a repeated key, -1: none."""
     mask = np.uint64(len(table) - 1)
     for row in range(len(keys)):
         slot = keys[row] & mask
@@ -36,7 +34,7 @@ def put_all(table: np.ndarray, keys: np.ndarray) -> int:
 
 @compiled
 def find_all(table: np.ndarray, keys: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> None:
-    """Fills `found` (int32) with the row of each wanted key, -1: none has it."""
+    """Fills `found` (int32) with the row of each wanted key; -1: missing."""
     mask = np.uint64(len(table) - 1)
     for place in range(len(wanted)):
         slot = wanted[place] & mask
@@ -47,7 +45,7 @@ def find_all(table: np.ndarray, keys: np.ndarray, wanted: np.ndarray, found: np.
 
 @compiled
 def find_one(table: np.ndarray, keys: np.ndarray, wanted: np.uint64) -> int:
-    """The row with this key, -1: none has it."""
+    """The row with this key; -1: missing."""
     mask = np.uint64(len(table) - 1)
     slot = wanted & mask
     while table[slot] >= 0 and keys[table[slot]] != wanted:
@@ -57,9 +55,9 @@ def find_one(table: np.ndarray, keys: np.ndarray, wanted: np.uint64) -> int:
 
 @compiled
 def first_with(table: np.ndarray, digests: np.ndarray, member: np.ndarray, first: np.ndarray) -> None:
-    """Fills `first` (int32) with the first row that has the same digest (rows, 2 uint64), for rows that are members.
+    """Fills `first` (int32) with the first row of equal digest (rows, 2 uint64), for member rows only.
 
-    A row without a digest (all zeros) is its own first. Others than members are left out, and as they are.
+    Rows without a digest (zeros) get themselves; other rows are not changed.
     """
     mask = np.uint64(len(table) - 1)
     for row in range(len(digests)):

@@ -1,8 +1,4 @@
-"""Numbers of sites and domains, once it is known which rows are pages. Pure.
-
-Sites that have a page are numbered from 0 in the order of (domain, name), domains by name; so the pages of a site are
-neighbours, and the sites of a domain.
-"""
+"""Ids of sites and domains, ordered by (domain, name), so that a domain's sites and a site's pages are contiguous."""
 
 from __future__ import annotations
 
@@ -18,20 +14,16 @@ from crawler.convert.pages import Pages
 from crawler.convert.spill import Rows
 from crawler.store import tables
 
-# ------------------------------------------------------------------------------------------------------------
-# The sites that have rows, in the order in which they and their pages are numbered, and the ranges they are read in.
-#
-# The order is that of (domain, name), so that a domain's sites and a site's pages are neighbours. It depends on the
-# names alone: who found what first changes no number. Ranges are cut by rows and never by the number of converters,
-# or another number of them would write other files.
+# --- Sites with rows, their order, and ranges for reading ---
+# Order and ranges depend on names and rows alone, not on the number of converters.
 
 
-# A range ends with the site that brings it to so many rows: one row group of Parquet, some 10 MB of pages in the file.
+# Minimum rows of a range: one row group of Parquet, about 10 MB of pages.
 RANGE_ROWS = 131_072
 
 
 class Sites(NamedTuple):
-    """All in the order of (domain, name)."""
+    """Sites ordered by (domain, name)."""
 
     names: list[str]
     domains: list[str]
@@ -40,24 +32,24 @@ class Sites(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A site as the database gives it."""
+    """A site as the database returns it."""
 
     site_id: int
-    name: str | None  # None: it has rows in `pages` alone
+    name: str | None  # None: missing in `sites`
     rows: int
 
 
 def count(connection: Connection) -> list[Counted]:
-    """Every site that has rows, in no order."""
+    """Every site with rows, unordered."""
     site, pages = tables.sites, tables.pages
     rows = select(pages.c.site_id, func.count().label("rows")).group_by(pages.c.site_id).subquery()
     named = rows.outerjoin(site, site.c.site_id == rows.c.site_id)
-    asked = select(rows.c.site_id, site.c.site, rows.c.rows).select_from(named)
-    return [Counted(*row) for row in connection.execute(asked)]
+    query = select(rows.c.site_id, site.c.site, rows.c.rows).select_from(named)
+    return [Counted(*row) for row in connection.execute(query)]
 
 
 def ordered(counted: Iterable[Counted], domain_of: Callable[[str], str]) -> Sites:
-    """The sites that have a name."""
+    """The sites with names, in order."""
     found = sorted(
         (domain_of(name), name, site_id, rows) for site_id, name, rows in counted if name is not None
     )
@@ -70,17 +62,17 @@ def ordered(counted: Iterable[Counted], domain_of: Callable[[str], str]) -> Site
 
 
 def known(connection: Connection) -> int:
-    """How many sites there are, those without rows too."""
+    """Number of sites, including those without rows."""
     return int(connection.execute(select(func.count()).select_from(tables.sites)).scalar_one())
 
 
 def names(connection: Connection) -> list[str]:
-    """The names of all of these, in order."""
+    """Names of all sites, sorted."""
     return sorted(connection.execute(select(tables.sites.c.site)).scalars())
 
 
 def cut(rows: Sequence[int] | np.ndarray, most: int) -> list[int]:
-    """Where runs of sites begin, each but the last with `most` rows or just more, and the end; one at least."""
+    """Boundaries of runs of sites; each run but the last has at least `most` rows. At least one run."""
     bounds, held = [0], 0
     for site, more in enumerate(rows):
         held += int(more)
@@ -92,11 +84,11 @@ def cut(rows: Sequence[int] | np.ndarray, most: int) -> list[int]:
     return bounds
 
 
-# --- for converters -------------------------------------------------------------------------------------------
+# --- For converters ---
 
 
 class Plan(NamedTuple):
-    """What a converter must know of the sites; arrays in their order."""
+    """What converters need to know of the sites, in their order."""
 
     hashes: np.ndarray  # int64
     rows: np.ndarray  # int64
@@ -104,39 +96,39 @@ class Plan(NamedTuple):
 
 
 def plan_of(found: Sites) -> Plan:
-    """The ranges of these sites."""
+    """The plan with the ranges of these sites."""
     return Plan(found.hashes, found.rows, np.array(cut(found.rows, RANGE_ROWS), np.int64))
 
 
 def save(plan: Plan, folder: Path) -> None:
-    """Writes it for converters in other processes."""
+    """Writes the plan."""
     for name, array in plan._asdict().items():
         arrays.save_array(folder / f"plan-{name}.npy", array)
 
 
 def load(folder: Path) -> Plan:
-    """Reads it; the arrays are shared with all that do."""
+    """Reads the plan, memory-mapped."""
     return Plan(*(np.load(folder / f"plan-{name}.npy", mmap_mode="r") for name in Plan._fields))
 
 
 class Numbering(NamedTuple):
-    """Sites and domains by their numbers."""
+    """Ids of sites and domains."""
 
     place: np.ndarray  # int64 of each site: its place in `Sites`
-    first_page: np.ndarray  # (sites + 1,) int64, the number of pages at the end
+    first_page: np.ndarray  # (sites + 1,) int64, then the number of pages
     domain: np.ndarray  # int32 of each site
     domains: list[str]  # their names
     site: np.ndarray  # int32 of each page
-    index_row: np.ndarray  # int64 of each site: the row with its index page, -1: there is none on this site
+    index_row: np.ndarray  # int64 of each site: the row with its index page, -1: none
 
     @property
     def many(self) -> int:
-        """How many sites."""
+        """Number of sites."""
         return len(self.place)
 
 
 def number(found: Sites, rows: Rows, pages: Pages) -> Numbering:
-    """The numbers of these sites and their domains."""
+    """Numbers sites with pages, and their domains."""
     counts = np.bincount(rows.site[pages.row], minlength=len(found.names))
     place = np.flatnonzero(counts)
     first_page = np.concatenate(([0], np.cumsum(counts[place]))).astype(np.int64)
@@ -153,10 +145,10 @@ def number(found: Sites, rows: Rows, pages: Pages) -> Numbering:
 
 
 def _index_rows(found: Sites, rows: Rows, pages: Pages) -> np.ndarray:
-    """By place: the row with the content that `/` leads to, as long as it does not lead away from the site."""
+    """By place: the row with the content of `/`, unless it redirects to another site."""
     lengths = np.array([len(name.encode()) for name in found.names], np.int64)
     index = np.full(len(found.names), -1, np.int64)
-    # A URL is the site's name and a path, so the path is `/` where one byte is left for it.
+    # A URL is the site's name and a path: one byte is left for the path `/`.
     roots = np.flatnonzero((rows.url_length == lengths[rows.site] + 1) & (pages.content >= 0))
     content = pages.content[roots]
     kept = rows.site[content] == rows.site[roots]

@@ -1,12 +1,8 @@
-"""Which rows are pages, which number each page has, and on which page one ends up that asks for a URL.
+"""Selects the rows that are pages, numbers them, and resolves each URL to its page.
 
-A row is a page if it was fetched with content (outcome `stored` or `duplicate`) and stands for its copies. Copies are
-pages with the same bytes, on whatever site, and a duplicate and the page that it names; for all of them stands the one
-with the shortest, then the smallest URL. Bodies without a byte are nobody's copies. A redirect leads to the page that
-its target, or the target of that one, leads to. rel=canonical leads nowhere: it is a page's own word.
-
-Pages are numbered from 0 in the order of (domain, site, url_hash). Pure but for the URLs, which are read where lengths
-do not decide.
+A page is a row with content (outcome `stored` or `duplicate`) that represents its copies: pages with equal, non-empty
+bytes on any site, and named duplicates. The shortest, then smallest URL represents them. Redirects are followed;
+rel=canonical is ignored. Pages are numbered by (domain, site, url_hash).
 """
 
 from __future__ import annotations
@@ -19,33 +15,33 @@ from crawler.convert import ConvertError, hashes
 from crawler.convert.spill import REDIRECTED, Rows, Spill
 from rankers.compiling import compiled
 
-# Redirects are followed so far; a loop is longer.
+# Longest chain of redirects; longer ones are loops.
 MOST_HOPS = 10
 NOWHERE, ENDLESS = -1, -2
 _MOST_ROWS = 2**31 - 1
 
 
 class Pages(NamedTuple):
-    """The pages, and where every row leads."""
+    """The pages, and the page of every row."""
 
     row: np.ndarray  # int32 of each page: its row
-    content: np.ndarray  # int32 of each row: the row with the content that its URL leads to; NOWHERE, ENDLESS
-    page: np.ndarray  # int32 of each row: the page that stands for that content; NOWHERE
+    content: np.ndarray  # int32 of each row: the row with the content of its URL; NOWHERE, ENDLESS
+    page: np.ndarray  # int32 of each row: the page of that content; NOWHERE
     table: np.ndarray  # hash table: hash of a URL -> row
     keys: np.ndarray  # uint64, the table's keys
 
     @property
     def many(self) -> int:
-        """How many pages."""
+        """Number of pages."""
         return len(self.row)
 
 
 def find(spill: Spill) -> Pages:
-    """The pages among the rows that were put down; ConvertError for two URLs with one hash, or too many rows."""
+    """The pages among the spilled rows. Raises ConvertError for equal hashes of two URLs and for too many rows."""
     rows = spill.rows
     if rows.many > _MOST_ROWS:
         raise ConvertError(
-            f"{rows.many:,} rows are more than 32-bit page ids can tell apart ({_MOST_ROWS:,})"
+            f"{rows.many:,} rows are too many for 32-bit page ids; expected at most {_MOST_ROWS:,}"
         )
     keys = rows.url_hash.view(np.uint64)
     table = _table(spill, keys)
@@ -69,14 +65,13 @@ def _table(spill: Spill, keys: np.ndarray) -> np.ndarray:
         first = hashes.find_one(table, keys, keys[second])
         one, other = spill.urls(np.array([first, second]))
         raise ConvertError(
-            f"{one} and {other} have the same hash ({spill.rows.url_hash[second]}), so links cannot tell them apart; "
+            f"{one} and {other} have the same hash ({spill.rows.url_hash[second]}); expected different ones; "
             "forget the site of one of them"
         )
     return table
 
 
 def _named_rows(rows: Rows, table: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Of each row the one that it names; NOWHERE: none that is known."""
     named = np.full(rows.many, NOWHERE, np.int32)
     naming = np.flatnonzero(rows.named)
     found = np.empty(len(naming), np.int32)
@@ -86,7 +81,7 @@ def _named_rows(rows: Rows, table: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def _standing(spill: Spill, named: np.ndarray) -> np.ndarray:
-    """Of each row with content the one that stands for it and its copies; NOWHERE for redirects."""
+    """The row that represents each row with content; NOWHERE for redirects."""
     rows = spill.rows
     has_content = rows.kind != REDIRECTED
     group = np.full(rows.many, NOWHERE, np.int32)
@@ -100,7 +95,7 @@ def _standing(spill: Spill, named: np.ndarray) -> np.ndarray:
 
 
 def _smallest(spill: Spill, group: np.ndarray, best: np.ndarray, tied: np.ndarray) -> None:
-    """Lets the smallest URL stand among rows that are equally short."""
+    # Among the shortest URLs, the smallest wins.
     smallest: dict[int, tuple[str, int]] = {}
     for row, url in zip(tied.tolist(), spill.urls(tied), strict=True):
         key = int(group[row])
@@ -130,7 +125,7 @@ def _root(group: np.ndarray, row: int) -> int:
 
 @compiled
 def _unite(kind: np.ndarray, named: np.ndarray, group: np.ndarray) -> None:
-    """Brings duplicates to what they name; each group is then known by its first row."""
+    """Joins duplicates with the rows that they name; a group's id is its first row."""
     for row in range(len(kind)):
         if kind[row] != REDIRECTED and named[row] >= 0 and kind[named[row]] != REDIRECTED:
             one, other = _root(group, row), _root(group, named[row])
@@ -142,7 +137,7 @@ def _unite(kind: np.ndarray, named: np.ndarray, group: np.ndarray) -> None:
 
 @compiled
 def _shortest(group: np.ndarray, length: np.ndarray, best: np.ndarray, tied: np.ndarray) -> None:
-    """Fills `best` of each group with its first row of the least length; marks such rows where they are several."""
+    """Fills `best` with the first shortest row of each group; marks ties."""
     for row in range(len(group)):
         key = group[row]
         if key >= 0 and (best[key] < 0 or length[row] < length[best[key]]):

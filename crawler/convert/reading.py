@@ -1,8 +1,6 @@
-"""Reads the rows of `pages` of one range of sites, in the order of (site, url_hash), and puts down what is kept.
+"""Reads the rows of `pages`, in the order of (site, url_hash), and spills what is needed later.
 
-One batch is one question: several small sites, or a stretch of a large one, by the index over (site_id, url_hash); so
-memory is bounded by the batch, no database sorts anything, and no cursor is held open. Driver's tuples go to Arrow
-under a declared schema, which no value of a row can change.
+Each query reads one batch by the index over (site_id, url_hash): memory is bounded, and no cursor stays open.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ from crawler.records import hash_of
 from crawler.store.database import DatabaseError, open_database, transaction
 from crawler.store.tables import pages
 
-# ------------------------------------------------------------------------------------------------------------
-# Work for several threads whose results are wanted in order, with few of them waiting in memory.
+# --- Ordered results of several threads ---
 
 
 _Item = TypeVar("_Item")
@@ -42,9 +39,9 @@ _Result = TypeVar("_Result")
 
 
 def in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> Iterator[_Result]:
-    """function(item) of each item, in the items' order; one result per thread and one more wait at most.
+    """function(item) for each item, in order; at most one result more than threads is waiting.
 
-    What the function raises is raised here in its place, and nothing more is begun.
+    Raises what the function raises, at its position, and starts no more items.
     """
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[_Result]] = deque()
@@ -60,34 +57,28 @@ def in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], threa
                 future.cancel()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# One state of the tables for as long as they are read, while coordinators go on writing; for several readers too.
-#
-# Hides how each database does that. SQLite has no word for it: whoever holds the write lock keeps every other
-# connection's state from moving on, so readers begin while it is held, a few milliseconds. PostgreSQL hands a state
-# on by name. MariaDB does so to nobody: there one connection reads.
-#
-# On SQLite the log cannot be used again while a state is held, and grows by all that is written meanwhile.
+# --- One snapshot of the tables for several readers ---
+# SQLite: readers begin while the write lock is held for some milliseconds. PostgreSQL: exported snapshots. MariaDB: one
+# reader only. On SQLite the WAL grows while a snapshot is held.
 
 
-# How long the write lock is asked for: a coordinator lets go of it between two batches only.
+# How long to wait for the write lock: a coordinator releases it between batches.
 LOCK_SECONDS = 60
-# A log that grew beyond this is given back to the disk afterwards.
+# A larger WAL is truncated afterwards.
 LARGEST_LOG_BYTES = 64_000_000
 _FIRST_LOOK = "SELECT 1 FROM sites LIMIT 1"
 
 
 def can_be_shared(engine: Engine) -> bool:
-    """Whether several connections can read the same state."""
+    """Whether several connections can read the same snapshot."""
     return engine.dialect.name in ("sqlite", "postgresql")
 
 
 @contextmanager
 def held(engine: Engine, others: Callable[[str], None] | None = None) -> Iterator[Connection]:
-    """A connection that sees one state until the block ends.
+    """A connection with one snapshot until the block ends.
 
-    `others(name)` is called once, for other processes to enter `joined` with that name before it returns.
-    DatabaseError where the database does not answer.
+    Calls `others(name)` once: other processes must enter `joined(name)` before it returns. Raises DatabaseError.
     """
     with transaction(engine) as reader:
         _begin(reader)
@@ -102,7 +93,7 @@ def held(engine: Engine, others: Callable[[str], None] | None = None) -> Iterato
 
 @contextmanager
 def joined(engine: Engine, name: str) -> Iterator[Connection]:
-    """A connection that sees the state of this name until the block ends."""
+    """A connection with the snapshot of this name, until the block ends."""
     with transaction(engine) as reader:
         _begin(reader)
         if engine.dialect.name == "postgresql":
@@ -112,7 +103,7 @@ def joined(engine: Engine, name: str) -> Iterator[Connection]:
 
 
 def log_bytes(engine: Engine) -> int:
-    """How large SQLite's log is; 0 elsewhere."""
+    """Size of SQLite's WAL; 0 for other databases."""
     log = Path(f"{engine.url.database}-wal")
     if engine.dialect.name != "sqlite" or not log.is_file():
         return 0
@@ -120,7 +111,7 @@ def log_bytes(engine: Engine) -> int:
 
 
 def give_log_back(engine: Engine) -> None:
-    """Empties a log that has become large, if nobody reads or writes just now; else the next writer uses it again."""
+    """Truncates a large WAL if it is not in use; otherwise the next writer reuses it."""
     if log_bytes(engine) > LARGEST_LOG_BYTES:
         with suppress(DatabaseError), transaction(engine) as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -129,7 +120,7 @@ def give_log_back(engine: Engine) -> None:
 def _begin(reader: Connection) -> None:
     kind = reader.dialect.name
     if kind == "sqlite":
-        reader.exec_driver_sql("BEGIN")  # the driver would begin none for reading
+        reader.exec_driver_sql("BEGIN")  # the driver does not begin transactions for reads
     elif kind == "postgresql":
         reader.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     else:
@@ -138,7 +129,7 @@ def _begin(reader: Connection) -> None:
 
 
 def _together(engine: Engine, reader: Connection, others: Callable[[str], None]) -> None:
-    """Everybody's first look, while nobody can commit."""
+    # All readers begin while no writer can commit.
     with transaction(engine) as lock:
         lock.exec_driver_sql(f"PRAGMA busy_timeout={LOCK_SECONDS * 1000}")
         lock.exec_driver_sql("BEGIN IMMEDIATE")
@@ -147,7 +138,7 @@ def _together(engine: Engine, reader: Connection, others: Callable[[str], None])
         lock.exec_driver_sql("ROLLBACK")
 
 
-# Rows that one question is about to bring, and the most sites that it names.
+# Target rows of one query, and the most sites in it.
 BATCH_ROWS = 20_000
 BATCH_SITES = 2_000
 _READ = pa.schema(
@@ -163,7 +154,7 @@ _READ = pa.schema(
 )
 _URL = _READ.get_field_index("url")
 _COLUMNS = select(*(pages.c[name] for name in _READ.names))
-# Numbers stand in the text: SQLite and PostgreSQL bound how many places for values a statement has.
+# Literal numbers: SQLite and PostgreSQL limit the parameters of a statement.
 SOME_SITES = _COLUMNS.where(pages.c.site_id.in_(bindparam("sites", expanding=True, literal_execute=True)))
 ONE_SITE = (
     _COLUMNS.where(pages.c.site_id == bindparam("site", type_=BigInteger))
@@ -172,25 +163,25 @@ ONE_SITE = (
     .limit(bindparam("most", type_=BigInteger))
 )
 _LEAST, _MOST = -(2**63), 2**63 - 1
-# Of a checksum in hex; half of them are compared.
+# Hex digits of a checksum; half of them are compared.
 _DIGITS = 64
 _VALUE_OF = np.full(256, 255, np.uint8)
 _VALUE_OF[list(b"0123456789abcdef")] = range(16)
 _LEFT_OUT = 255
-# Beside outcomes, in what `read_range` counts: pages whose links are no hashes, and are left out.
+# Counted by `read_range` besides outcomes: pages whose links are not hashes; their links are left out.
 DAMAGED = "damaged links"
 
 
 def rows_about(engine: Engine) -> int:
-    """About how many rows there are, at no cost: the highest number that one has."""
+    """Estimated number of rows: the highest id."""
     with transaction(engine) as connection:
         return connection.execute(select(func.max(pages.c.id))).scalar() or 0
 
 
 def read_range(connection: Connection, plan: Plan, folder: Path, number: int) -> dict[str, int]:
-    """Puts down range `number` in `folder`; how many rows were left out, by outcome, and of how many pages the links.
+    """Spills range `number` to `folder`; returns skipped rows by outcome, and pages with damaged links.
 
-    ConvertError for a value that is not what its column is for.
+    Raises ConvertError for invalid column values.
     """
     counts: Counter[str] = Counter()
     with Writer(folder, number) as writer:
@@ -204,9 +195,8 @@ def read_range(connection: Connection, plan: Plan, folder: Path, number: int) ->
 
 
 def _questions(plan: Plan, number: int) -> Iterator[tuple[int, int]]:
-    """Runs of sites for one question each; one that brings more than a batch alone stands alone."""
     start, end = int(plan.bounds[number]), int(plan.bounds[number + 1])
-    # A large site begins a run of its own: what was gathered before it is enough.
+    # A large site begins a run of its own.
     rows = np.minimum(plan.rows[start:end], BATCH_ROWS)
     begin = start
     held = 0
@@ -221,7 +211,6 @@ def _questions(plan: Plan, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _asked(connection: Connection, plan: Plan, first: int, last: int) -> Iterator[list[Any]]:
-    """The rows of these sites, a batch at a time."""
     if last - first > 1 or plan.rows[first] <= BATCH_ROWS:
         rows = _fetched(connection, SOME_SITES, sites=plan.hashes[first:last].tolist())
         if rows:
@@ -236,12 +225,12 @@ def _asked(connection: Connection, plan: Plan, first: int, last: int) -> Iterato
 
 
 def _fetched(connection: Connection, asked: Any, **values: Any) -> list[Any]:
-    """The driver's own tuples: making SQLAlchemy's rows of them would only cost time."""
+    """The driver's tuples, which are cheaper than SQLAlchemy's rows."""
     result = connection.execute(asked, values)
     try:
         assert result.cursor is not None
         return list(result.cursor.fetchall())
-    except connection.dialect.loaded_dbapi.Error as error:  # SQLite decodes texts no sooner
+    except connection.dialect.loaded_dbapi.Error as error:  # SQLite decodes texts only here
         raise ConvertError(f"table pages cannot be read: {error}") from None
     finally:
         result.close()
@@ -277,14 +266,12 @@ def _put(
 
 
 def _places(site_id: np.ndarray, plan: Plan, first: int, last: int) -> np.ndarray:
-    """Of each row the place of its site in the plan."""
     hashes = plan.hashes[first:last]
     order = np.argsort(hashes)
     return first + order[np.searchsorted(hashes[order], site_id)]
 
 
 def _links(column: pa.BinaryArray, counts: Counter[str]) -> tuple[np.ndarray, memoryview]:
-    """How many links each row has, and all their bytes; of a row whose bytes are no hashes none, which is counted."""
     lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
     damaged = lengths % 8 != 0
     if damaged.any():
@@ -295,7 +282,6 @@ def _links(column: pa.BinaryArray, counts: Counter[str]) -> tuple[np.ndarray, me
 
 
 def _named(batch: pa.RecordBatch, kind: np.ndarray) -> np.ndarray:
-    """The hash of the URL that each duplicate and redirect names; 0 for all others."""
     named = np.zeros(len(kind), np.uint64)
     for this, column in ((DUPLICATE, "duplicate_of"), (REDIRECTED, "redirect")):
         places = np.flatnonzero(kind == this)
@@ -305,7 +291,7 @@ def _named(batch: pa.RecordBatch, kind: np.ndarray) -> np.ndarray:
 
 
 def _digests(sha256: pa.StringArray, size: np.ndarray) -> np.ndarray:
-    """The first 128 bits of each checksum; zeros where it is none, and of bodies without a byte, which say nothing."""
+    """First 128 bits of each checksum; zeros for invalid checksums and empty bodies."""
     found = np.zeros((len(sha256), 2), np.uint64)
     _, offsets, text = sha256.buffers()
     ends = np.frombuffer(offsets, np.int32)[: len(sha256) + 1]
@@ -319,32 +305,27 @@ def _digests(sha256: pa.StringArray, size: np.ndarray) -> np.ndarray:
 
 
 def _letters(text: np.ndarray, ends: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """The checksums of these rows, a letter a column; others between them are the exception, and cost a copy."""
+    # Copies only if invalid checksums are in between.
     held = text[ends[0] : ends[-1]]
     if len(held) != len(whole) * _DIGITS:
         held = text[ends[whole][:, np.newaxis] + np.arange(_DIGITS)]
     return held.reshape(-1, _DIGITS)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Converters: processes that read ranges of sites side by side, all of them one state of the tables.
-#
-# with started(engine, folder, 2) as converters, snapshot.held(engine, converters.begin) as connection: … for counts
-# in converters.read(range(many)): …
-#
-# Hides the processes. Each is asked in lines of JSON and answers in lines of JSON; nothing is pickled, and one whose
-# coordinator is killed sees the end of its input and ends. ConvertError where one fails, with its words.
+# --- Converters: processes that read ranges in parallel, from one snapshot ---
+# They exchange lines of JSON. A converter ends at the end of its input, so also when its coordinator is killed. Raises
+# ConvertError with a converter's message if one fails.
 
 
 class Converters:
-    """Some processes that have the tables open; `begin` them, then let them `read`."""
+    """Processes with open tables; call `begin`, then `read`."""
 
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
         self._processes = processes
         self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 
     def begin(self, name: str) -> None:
-        """Lets all of them see the state of this name (snapshot.held)."""
+        """Makes all of them enter the snapshot of this name."""
         for process in self._processes:
             _tell(process, name)
         for process in self._processes:
@@ -352,7 +333,7 @@ class Converters:
             self._idle.put(process)
 
     def read(self, folder: Path, ranges: Iterable[int]) -> Iterator[dict[str, int]]:
-        """Puts the ranges down in `folder`, where the plan is; what `read_range` returns for each, in their order."""
+        """Spills the ranges to `folder`, which has the plan; yields the results of `read_range` in order."""
 
         def read_one(number: int) -> dict[str, int]:
             process = self._idle.get()
@@ -367,7 +348,7 @@ class Converters:
 
 @contextmanager
 def started(engine: Engine, many: int) -> Iterator[Converters]:
-    """So many converters, ready to begin; all are gone when the block ends."""
+    """Starts the converters; they are terminated when the block ends."""
     processes: list[subprocess.Popen[str]] = []
     try:
         processes.extend(_start() for _ in range(many))
@@ -383,7 +364,7 @@ def started(engine: Engine, many: int) -> Iterator[Converters]:
 
 
 def _start() -> subprocess.Popen[str]:
-    # As this process found the package, whatever folder it was called in.
+    # Import the package from where this process found it, whatever the current folder.
     path = [str(Path(crawler.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-m", "crawler.convert.reading"],
@@ -414,29 +395,29 @@ def _answer(process: subprocess.Popen[str]) -> Any:
 
 
 def _ended(process: subprocess.Popen[str]) -> ConvertError:
-    return ConvertError(f"a converter ended with code {process.wait()} before its work was done")
+    return ConvertError(f"a converter exited with code {process.wait()} before its ranges were read")
 
 
-# --- the other side -------------------------------------------------------------------------------------------
+# --- In the converter process ---
 
 
 def main() -> None:
-    """One converter: the database's URL, the state's name, then ranges to read, until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator's end is its end
-    asked = map(json.loads, sys.stdin)
+    """Reads from stdin: the database's URL, the snapshot's name, then ranges to spill."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its coordinator
+    requests = map(json.loads, sys.stdin)
     try:
-        engine = open_database(next(asked))
-        with engine.connect():  # drivers load here, not while everybody waits for the state
+        engine = open_database(next(requests))
+        with engine.connect():  # load drivers before all wait for the snapshot
             _done(None)
-        with joined(engine, next(asked)) as connection:
+        with joined(engine, next(requests)) as connection:
             _done(None)
-            for folder, number in asked:
+            for folder, number in requests:
                 plan = numbering.load(Path(folder))
                 _done(read_range(connection, plan, Path(folder), number))
     except StopIteration:
         return
     except BrokenPipeError:
-        # The coordinator was killed: nobody is there to be told, nor to read what Python would flush at its end.
+        # The coordinator was killed: do not flush to a closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConvertError, DatabaseError, OSError) as error:
         print(json.dumps({"error": str(error)}), flush=True)

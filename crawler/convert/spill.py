@@ -1,11 +1,10 @@
-"""What converters put down of the rows while they read, so that every row is asked of the database once.
+"""Intermediate files of the converters, so that every row is read from the database once.
 
-Which rows are pages, and whom they link to, is known only when all rows are read; texts and links wait on the disk
-until then, in files by range (sites.py). A range's rows are numbered on from those of the range before.
-
-    00000.rows.npz   a value or two of each row, for `Rows`
+    00000.rows.npz   columns of `Rows`
     00000.texts      Arrow stream of TEXTS, in batches, compressed
-    00000.links      hashes of the out-links of all rows, one row after the other, 8 bytes each
+    00000.links      hashes of the out-links of all rows, 8 bytes each
+
+One set per range; row numbers continue from range to range.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ TEXTS = pa.schema(
         ("size", pa.int64()),
     ]
 )
-# Kinds of rows that are kept. A row of any other outcome is of no use here.
+# Kinds of rows; other outcomes are not kept.
 STORED, DUPLICATE, REDIRECTED = 0, 1, 2
 KINDS = ("stored", "duplicate", "redirected")
-# lz4 halves what is written, and costs 0.4 us a row where reading it from the database costs 15.
+# lz4 halves the files for 0.4 us a row; reading a row from the database takes 15 us.
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Rows(NamedTuple):
-    """Kept rows in the order of (site, url_hash); an array of each column."""
+    """Columns of the kept rows, ordered by (site, url_hash)."""
 
     site: np.ndarray  # int32, place in the plan
     url_hash: np.ndarray  # int64
@@ -53,7 +52,7 @@ class Rows(NamedTuple):
 
     @property
     def many(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.site)
 
 
@@ -69,7 +68,7 @@ NO_ROWS = Rows(
 
 
 class Writer:
-    """Puts down the rows of one range, batch by batch; a context manager."""
+    """Writes the rows of one range in batches. A context manager."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path = folder / f"{number:05}"
@@ -95,14 +94,14 @@ class Writer:
 
 
 class Spill:
-    """All that was put down, in the order of the ranges."""
+    """All spilled rows, in the order of the ranges."""
 
     def __init__(self, folder: Path, ranges: int) -> None:
         self._folder = folder
-        self._open: dict[int, FileIO] = {}  # files of links that rows are asked of one by one
-        self._opening = Lock()  # threads ask
+        self._open: dict[int, FileIO] = {}  # files for reading single rows' links
+        self._opening = Lock()  # used by several threads
         self.ranges = ranges
-        # One column after the other, so that no more than one of them is in memory twice.
+        # Column by column, so that only one of them is in memory twice.
         self.rows = Rows(*(self._column(name) for name in Rows._fields))
         # Range k has the rows first[k] .. first[k + 1] - 1.
         self.first = np.cumsum([0, *(len(self._part(number, "kind")) for number in range(ranges))])
@@ -110,7 +109,7 @@ class Spill:
     def texts(
         self, number: int, columns: Sequence[str] = TEXTS.names
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The batches of a range, each with the number of its first row; of these columns."""
+        """The batches of a range with these columns, each with its first row number."""
         fields = [TEXTS.get_field_index(name) for name in columns]
         row = int(self.first[number])
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
@@ -120,21 +119,18 @@ class Spill:
                 row += batch.num_rows
 
     def links(self, number: int, start: int, count: int) -> np.ndarray:
-        """So many hashes (uint64) of a range's file, from the one of this number on."""
+        """Hashes (uint64) start .. start + count of a range's file."""
         return np.fromfile(self._file(number, "links"), "<u8", count, offset=start * 8)
 
     def links_of_row(self, number: int, start: int, count: int) -> np.ndarray:
-        """The same without opening the file anew each time, for rows that are asked for one by one.
-
-        Not mapped: what was looked at of a mapped file counts as memory until the end.
-        """
+        """As `links`, keeping the file open, for single rows. Not mapped: mapped pages would count as used memory."""
         with self._opening:
             if number not in self._open:
                 self._open[number] = FileIO(self._file(number, "links"))
         return np.frombuffer(os.pread(self._open[number].fileno(), count * 8, start * 8), "<u8")
 
     def urls(self, rows: np.ndarray) -> list[str]:
-        """The URLs of these rows, which ascend."""
+        """The URLs of these rows, which must ascend."""
         found: list[str] = []
         for number in np.unique(np.searchsorted(self.first, rows, "right") - 1):
             for first, batch in self.texts(int(number), ["url"]):
@@ -144,11 +140,11 @@ class Spill:
         return found
 
     def forget_copies(self) -> None:
-        """Let go of what tells copies and what rows name, once that is known: half of what is held of the rows."""
+        """Frees digests and named hashes, half of the memory, once copies are known."""
         self.rows = self.rows._replace(digest=NO_ROWS.digest, named=NO_ROWS.named)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Closes all files."""
         for file in self._open.values():
             file.close()
 

@@ -1,7 +1,6 @@
-"""The tables of a converted folder: Parquet files, and the files and statements that load them into a database.
+"""Writes a converted folder's tables: Parquet files, and files and statements to load them into a database.
 
-The same rows give the same bytes: row groups are cut where the data say so, and nothing of the machine is in a
-file. Texts may be NULL, numbers never are.
+Equal rows give equal bytes. Texts may be NULL, numbers never.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ SCHEMAS = {
     "communities": pa.schema(
         [
             *_numbers(_IDS, "community_id"),
-            pa.field("site", pa.string(), nullable=False),  # the smallest one's name
+            pa.field("site", pa.string(), nullable=False),  # name of the smallest site
             *_numbers(_IDS, "sites", "pages"),
         ]
     ),
     "links": pa.schema(_numbers(_IDS, "source", "target")),
 }
-# Of few values, or the same again and again; the rest is written as it is.
+# Columns with few or repeated values: dictionary-encoded.
 _REPEATED = ("site_id", "domain_id", "community_id", "site_hash", "language", "content_type")
 _ASCENDING = ("page_id", "fetched_at", "source")
 
 
 def table_writer(path: Path, table: str) -> pq.ParquetWriter:
-    """Writes rows of that table; zstd at its quickest, since texts are most of it."""
+    """A writer for this table; zstd at its fastest level."""
     schema = SCHEMAS[table]
     return pq.ParquetWriter(
         path,
@@ -81,7 +80,7 @@ def table_writer(path: Path, table: str) -> pq.ParquetWriter:
 
 
 def write_table(path: Path, table: str, columns: Mapping[str, Any]) -> None:
-    """A whole table, its columns in any order."""
+    """Writes a whole table; columns in any order."""
     schema = SCHEMAS[table]
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     with table_writer(path, table) as out:
@@ -93,7 +92,7 @@ Texts = tuple[str | None, str | None]
 
 
 class PageFiles:
-    """Writes the pages of each range into a file of its own."""
+    """Writes the pages of each range to its own file."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class PageFiles:
         self._index_rows = np.sort(numbering.index_row[numbering.index_row >= 0])
 
     def write(self, number: int) -> dict[int, Texts]:
-        """Writes range `number`; title and description of the sites' index pages that it has, by row."""
+        """Writes range `number`; returns title and description of its index pages, by row."""
         indexes: dict[int, Texts] = {}
         held: list[pa.RecordBatch] = []
         with table_writer(self._folder / f"pages-{number:05}.parquet", "pages") as out:
@@ -151,7 +150,6 @@ class PageFiles:
 
 
 def _put(out: pq.ParquetWriter, held: list[pa.RecordBatch]) -> None:
-    """One row group of what is held, which is empty then."""
     rows = sum(batch.num_rows for batch in held)
     if rows:
         out.write_table(pa.Table.from_batches(held), row_group_size=rows)
@@ -198,25 +196,19 @@ def write_sites(
 
 
 def _sums(group: np.ndarray, pages: np.ndarray, many: int) -> dict[str, np.ndarray]:
-    """Sites and pages of each of `many` groups."""
     return {
         "sites": np.bincount(group, minlength=many).astype(np.int32),
         "pages": np.bincount(group, weights=pages, minlength=many).astype(np.int32),
     }
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Files that a database loads: one of tab-separated lines for each table, and the statements for each database.
-#
-# load/pages.tsv, sites.tsv … rows in the order of their ids; `\N` is NULL, a backslash stands before what a line
-# could break on: backslash, tab, newline, carriage return load/postgresql.sql for psql, called in that folder; one
-# transaction load/mariadb.sql for the client mariadb with --local-infile, called in that folder load/duckdb.sql for
-# duckdb, called in that folder; reads the Parquet files themselves
-#
-# The same lines load unchanged into PostgreSQL (COPY, text) and MariaDB (LOAD DATA); CSV does not (docs/convert.md).
+# --- Load files: tab-separated lines per table, and SQL per database ---
+# load/*.tsv: rows ordered by id; \N is NULL; backslash, tab, newline and carriage return are escaped with a backslash.
+# The same lines load into PostgreSQL (COPY, text) and MariaDB (LOAD DATA); CSV does not (docs/convert.md). DuckDB reads
+# the Parquet files.
 
 
-# With every text as long as it may be, a batch is still below the 2 GB that Arrow's offsets reach.
+# Keeps a batch of longest texts below 2 GB, the limit of Arrow's offsets.
 _BATCH_ROWS = 16_384
 _KEYS = {
     "pages": "page_id",
@@ -227,14 +219,14 @@ _KEYS = {
 }
 _ESCAPED = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _TYPES = {
-    # TEXT of MariaDB ends at 65,535 bytes, and cuts what is longer with a mere warning.
+    # MariaDB's TEXT silently truncates at 65,535 bytes.
     "mariadb": {pa.int32(): "INT", pa.int64(): "BIGINT", pa.string(): "MEDIUMTEXT"},
     "postgresql": {pa.int32(): "integer", pa.int64(): "bigint", pa.string(): "text"},
 }
 
 
 def write_load_files(folder: Path, databases: Sequence[str], threads: int) -> Iterator[int]:
-    """Writes the folder `load` for these databases; yields how many rows were written since it last did."""
+    """Writes the folder `load`; yields the number of rows written since the last yield."""
     load = folder / "load"
     load.mkdir()
     if set(databases) - {"duckdb"}:
@@ -245,7 +237,7 @@ def write_load_files(folder: Path, databases: Sequence[str], threads: int) -> It
 
 
 def statements(database: str) -> str:
-    """What creates and fills the tables in one of DATABASES."""
+    """SQL that creates and fills the tables."""
     if database == "duckdb":
         return "".join(
             f"CREATE TABLE {table} AS FROM read_parquet('../{_files(table)}');\n" for table in SCHEMAS
@@ -258,7 +250,7 @@ def statements(database: str) -> str:
 
 
 def lines(batch: pa.RecordBatch) -> memoryview:
-    """The rows of a batch as they stand in the file."""
+    """The rows of a batch as bytes of the file."""
     columns = [_escaped(column) for column in batch.columns]
     joined = pc.binary_join_element_wise(*columns, "\t", null_handling="replace", null_replacement="\\N")
     ended = pc.binary_join_element_wise(joined, "", "\n")
@@ -299,7 +291,7 @@ def _columns(database: str, table: str) -> str:
 
 
 def _postgresql(table: str) -> str:
-    # The key after the rows: an index built at once takes half the time of one that grows row by row.
+    # The key after the rows: building the index once takes half the time.
     return (
         f"CREATE TABLE {table} (\n{_columns('postgresql', table)}\n);\n"
         f"\\copy {table} FROM '{table}.tsv' WITH (FORMAT text, ENCODING 'UTF8')\n"
@@ -308,7 +300,7 @@ def _postgresql(table: str) -> str:
 
 
 def _mariadb(table: str) -> str:
-    # The key with the rows: they come in its order, and that is how InnoDB keeps them.
+    # The key with the rows: they come in its order, as InnoDB stores them.
     return (
         f"CREATE TABLE {table} (\n{_columns('mariadb', table)},\n  PRIMARY KEY ({_KEYS[table]})\n"
         ") ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;\n"

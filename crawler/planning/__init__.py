@@ -1,1 +1,1 @@
-"""At which hour a site is crawled: what is known of sites' load, and the plan for the hour."""
+"""Plans at which hour each site is crawled, from sites' measured and imported loads."""

@@ -1,8 +1,7 @@
-"""What the tables know of sites' loads: what agents saw (`visits`), and what was imported (`profiles`).
+"""Reads and writes sites' loads in the tables: measured (`visits`) and imported (`profiles`).
 
-Reads in stretches, a short transaction for each; raises DatabaseError as crawler.store.database does. A LoadedTable is
-kept by whoever asks often: `refresh` reads what came since. Rows that another coordinator commits late, below the last
-id that was read, are taken in by the next process only; of a site that is forgotten the same holds.
+Reads in short transactions; raises DatabaseError. `LoadedTable.refresh` reads new rows only: rows committed late with
+smaller ids, and deleted sites, are noticed by the next process.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from crawler.urls.url import host_of
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-# Of a country's domain.
+# Length of a country's top-level domain.
 COUNTRY_LETTERS: Final = 2
-# Rows of one stretch.
+# Rows per transaction.
 STRETCH_ROWS = 10_000
 PROFILES = Upsert(
     "profiles",
@@ -44,19 +43,19 @@ PROFILES = Upsert(
     ("site", "loads", "imported_at"),
     ge,
 )
-# Hours that begin a weekday and a day of a weekend.
+# First hours of a weekday and of a weekend day.
 WEEKDAY, WEEKEND = 4 * 24, 2 * 24
-# Room for so many sites more, by the sites that are there: arrays that grow are copied.
+# Growing arrays are copied: reserve this fraction more.
 SPARE_SHARE: Final = 8
 
 
 class VisitRow(NamedTuple):
-    """What an agent saw of a site in an hour (records.Visit)."""
+    """A site's visit in one hour (records.Visit)."""
 
     id: int
     site: str
     hour: int
-    seconds: float | None  # of the median page; None: none was timed
+    seconds: float | None  # median per page; None: no page was timed
     refused: float
     pages: int
     delay_seconds: float
@@ -64,9 +63,9 @@ class VisitRow(NamedTuple):
 
 
 def visits_after(engine: Engine, last_id: int, most: int = STRETCH_ROWS) -> list[VisitRow]:
-    """Up to `most` visits behind that id, in the order of their ids; none: there are no more yet."""
+    """Up to `most` visits with greater ids, ordered by id; empty if there are none yet."""
     more = (visits.c.hour, visits.c.seconds, visits.c.refused, visits.c.pages, visits.c.delay_seconds)
-    asked = (
+    query = (
         select(visits.c.id, sites.c.site, *more, visits.c.hours_open)
         .join_from(visits, sites, visits.c.site_id == sites.c.site_id)
         .where(visits.c.id > last_id)
@@ -74,22 +73,22 @@ def visits_after(engine: Engine, last_id: int, most: int = STRETCH_ROWS) -> list
         .limit(most)
     )
     with transaction(engine) as db:
-        return [VisitRow(*row) for row in db.execute(asked)]
+        return [VisitRow(*row) for row in db.execute(query)]
 
 
-# --- Imported loads ---------------------------------------------------------------------------------------
+# --- Imported loads ---
 
 
 def profiles(engine: Engine) -> Iterator[tuple[str, np.ndarray]]:
-    """Sites with imported loads: name, and 48 bytes by the cells of crawler.planning.load (255: not given)."""
-    asked = select(profile_rows.c.site_id, profile_rows.c.site, profile_rows.c.loads)
-    for rows in by_key(engine, asked, profile_rows.c.site_id):
+    """Imported loads: site name and 48 bytes by cell (255: unknown)."""
+    query = select(profile_rows.c.site_id, profile_rows.c.site, profile_rows.c.loads)
+    for rows in by_key(engine, query, profile_rows.c.site_id):
         for _, site, loads in rows:
             yield site, np.frombuffer(loads, np.uint8)
 
 
 def import_profiles(engine: Engine, rows: Iterable[tuple[str, np.ndarray]]) -> int:
-    """Put loads in the place of those that the sites had; how many sites. No site comes twice."""
+    """Replaces the imported loads of these distinct sites; returns their number."""
     now = time.time_ns() // 1_000_000
     many = 0
     coming = iter(rows)
@@ -102,40 +101,40 @@ def import_profiles(engine: Engine, rows: Iterable[tuple[str, np.ndarray]]) -> i
 
 
 def forget_profile(engine: Engine, site: str) -> bool:
-    """Go by what is measured of a site again; whether there was anything imported of it."""
+    """Deletes a site's imported loads; returns whether there were any."""
     with transaction(engine) as db:
         gone = db.execute(delete(profile_rows).where(profile_rows.c.site_id == hash64(site))).rowcount
     return bool(gone)
 
 
-# --- All of it --------------------------------------------------------------------------------------------
+# --- All loads ---
 
 
 def load_table(engine: Engine) -> LoadedTable:
-    """All that the tables know by now."""
+    """All loads stored so far."""
     loaded = LoadedTable()
     loaded.refresh(engine)
     return loaded
 
 
 class LoadedTable:
-    """Measured and imported loads with the names of their sites; row i of everything is of `names[i]`."""
+    """Measured and imported loads; row i belongs to `names[i]`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.rows: dict[str, int] = {}  # by name
-        self.table = LoadTable(0)  # what was measured; has room for more rows than there are names
+        self.table = LoadTable(0)  # measured; may have more rows than names
         self.delays = np.zeros(
             0, np.float32
-        )  # pause between two requests when last seen, in seconds; NaN: not told
+        )  # pause between two requests when last seen, in seconds; NaN: unknown
         self.windows: list[
             str
         ] = []  # robots.txt's Visit-time when last seen (crawler.robots.rules); empty: none
-        self.visits: Counter[int] = Counter()  # how many are known, by row
-        self.imported = np.zeros((0, CELLS), np.uint8)  # loads that were imported; 255: not given
-        self._groups: list[int] = []  # sites of one country share a day
+        self.visits: Counter[int] = Counter()  # number by row
+        self.imported = np.zeros((0, CELLS), np.uint8)  # imported loads; 255: unknown
+        self._groups: list[int] = []  # sites of one country share a daily shape
         self._countries: dict[str, int] = {"": 0}
-        self.many_visits = 0  # that are known
+        self.many_visits = 0  # total number
         self._last_id = 0
         self._imports: tuple[Any, ...] = (0, None)
 
@@ -143,7 +142,7 @@ class LoadedTable:
         return len(self.names)
 
     def refresh(self, engine: Engine) -> int:
-        """Take in what came since; how many visits."""
+        """Reads new rows; returns the number of new visits."""
         many = 0
         while rows := visits_after(engine, self._last_id):
             self._take_in(rows)
@@ -151,27 +150,27 @@ class LoadedTable:
             many += len(rows)
         self.many_visits += many
         with transaction(engine) as db:
-            asked = select(func.count(), func.max(profile_rows.c.imported_at)).select_from(profile_rows)
-            imports = tuple(db.execute(asked).one())
+            query = select(func.count(), func.max(profile_rows.c.imported_at)).select_from(profile_rows)
+            imports = tuple(db.execute(query).one())
         if imports != self._imports:
             self._read_profiles(engine)
             self._imports = imports
         return many
 
     def forecast(self, hour: int) -> Forecast:
-        """Loads of all sites from this hour on; imported ones stand for measured ones wherever they are known."""
+        """Loads of all sites from this hour on; known imported loads replace measured ones."""
         many = len(self)
         measured = self._measured(hour)
         return measured._replace(load=with_profiles(measured.load[:many], self.imported[:many], hour))
 
     def seen(self, hour: int) -> np.ndarray:
-        """(n,) bool: whether there is evidence of the sites' own for this hour of the day."""
+        """(n,) bool: sites with own data for this hour of the day."""
         many = len(self)
         given = with_profiles(np.full((many, 24), UNKNOWN, np.uint8), self.imported[:many], hour)[:, 0]
         return np.asarray(self.table.seen(hour)[:many] | (given != UNKNOWN))
 
     def is_open(self, hour: int, hour_seconds: float) -> np.ndarray:
-        """(n, 24) bool: whether robots.txt lets us come in most of each hour, from this one on."""
+        """(n, 24) bool: hours of which robots.txt allows the greater part, from this one on."""
         found = np.ones((len(self), 24), bool)
         known: dict[str, list[bool]] = {}
         for row, text in enumerate(self.windows):
@@ -182,10 +181,7 @@ class LoadedTable:
         return found
 
     def profile(self) -> np.ndarray:
-        """(n, 48) float64: a weekday and a day of a weekend as shares of a full line, 0 to 1; NaN: unknown.
-
-        What `scrapy load export` writes: measured loads are told as what would be imported for them.
-        """
+        """(n, 48) float64: loads for `scrapy load export`, as shares of line capacity, 0 to 1; NaN: unknown."""
         many = len(self)
         measured = self._measured(WEEKDAY).load[:many], self._measured(WEEKEND).load[:many]
         lost = np.concatenate(measured, axis=1)
@@ -199,13 +195,13 @@ class LoadedTable:
         groups[: len(self)] = self._groups
         return self.table.forecast(hour, groups)
 
-    # --- reading ---
+    # --- Reading ---
 
     def _take_in(self, rows: Sequence[VisitRow]) -> None:
         at = np.array([self._row_of(one.site) for one in rows])
         self._make_room()
         self.visits.update(at.tolist())
-        self.delays[at] = [one.delay_seconds for one in rows]  # of several of one site the last
+        self.delays[at] = [one.delay_seconds for one in rows]  # the last one of each site wins
         for row, one in zip(at.tolist(), rows, strict=True):
             self.windows[row] = one.hours_open or ""
         hours = np.array([one.hour for one in rows])
@@ -235,7 +231,6 @@ class LoadedTable:
         return row
 
     def _make_room(self) -> None:
-        """A row for each name in every array."""
         more = len(self) - len(self.table)
         if more <= 0:
             return

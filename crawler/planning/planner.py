@@ -1,13 +1,8 @@
-"""Plans the hours: which sites come first, and which of those that run give way to others. One planner at a time.
+"""Plans the hours: which sites come first, and which running ones are suspended. One planner holds the lock.
 
-At an hour's change, and within it where the plan no longer fits (its list runs low, slots came free by errors, a site
-turned out twice as large, many sites were found, a young crawl knows twice as much), the policy that the agents name
-scores all open sites; the best go into the hour's list, the next hour's is written too, and what is worth less than
-what waits is suspended. Hides the lock, by which of several planners one plans and another takes over within
-LOCK_SECONDS. Where there is no planner agents go on by what lists are left, then by the order of listing, so no slot
-idles.
-
-Connection errors reach the caller, who calls `look` again; nothing is lost with a planner that dies.
+It plans when an hour begins, and within an hour when the plan no longer fits (see `_why_plan`). If it stops, another
+takes over within LOCK_SECONDS; without a planner agents use the remaining lists, then the order of listing. Raises
+connection errors; call `look` again.
 """
 
 from __future__ import annotations
@@ -36,39 +31,38 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("planner")
 
-# How often the planner looks whether the plan still fits; more often where hours are short.
+# How often to check whether the plan still fits; more often if hours are short.
 LOOK_SECONDS = 1.0
 LOOKS_PER_HOUR = 50
-# A planner that was not heard of for so long is one no more.
+# A planner without a renewal for this long loses the lock.
 LOCK_SECONDS = 5.0
-# Names left in the hour's list at which it is written anew, for each slot: what slots ask for while that takes.
+# Names left in the hour's list per slot at which it is refilled.
 LOW_WATER = 4
-# Shares of the slots freed by errors, and of the sites found since, from which on the plan no longer fits.
+# Replan when errors freed this share of the slots, or the number of sites grew by this share.
 ERRORS_SHARE, FOUND_SHARE = 0.2, 0.2
-# A site with this many times the pages that the plan reckoned with no longer fits either; small ones never matter.
+# Replan when a site has this many times the planned pages, and at least LEAST_GROWTH.
 GROWTH, LEAST_GROWTH = 2.0, 100
-# Visits up to which a plan is made anew when twice as many are known: the first ones tell how large and how quick
-# sites are at all. A crawl of 100 sites whose loads were known went by guesses of both for two hours, and took 16.7 in
-# place of 14.8.
+# Up to this many visits, replan whenever their number has doubled: the first ones reveal sizes and paces. Without it a
+# simulated crawl of 100 sites took 16.7 hours instead of 14.8.
 FEW_VISITS = 1000
-# Planning within an hour takes at most this share of the planner's time.
+# Replanning within an hour takes at most this share of the planner's time.
 BUSY_SHARE = 0.1
-# Of all slots' time, what probes may take.
+# Share of all slots' time for probes.
 PROBE_SHARE = 0.01
 
 
 class Loads(Protocol):
-    """What is known of sites' hours, wherever it is kept."""
+    """Source of sites' loads."""
 
     def hours(self, sites: Sequence[str], hour: int, hour_seconds: float) -> Hours:
-        """Of these sites, from this hour (hours of so many seconds since 1970) on."""
+        """Hours of these sites from this one on (counted since 1970, each of `hour_seconds`)."""
 
     def visits(self) -> int:
-        """How many visits are known by now."""
+        """Number of visits known."""
 
 
 class Orders(NamedTuple):
-    """What the agents ask for; without any, what the planner's own settings say."""
+    """What the agents announce; without agents, the planner's own settings."""
 
     scheduler: str
     scheduler_options: str  # JSON
@@ -79,7 +73,7 @@ class Orders(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the policy is built with."""
+        """The policy's arguments."""
         found: dict[str, Any] = json.loads(self.scheduler_options)
         return found
 
@@ -90,19 +84,19 @@ class Moment(NamedTuple):
     hour: int  # since 1970
     hour_left: float  # share of it
     orders: Orders
-    loads: bool = True  # some agent has slots to load sites with, or none has come yet
+    loads: bool = True  # some agent has slots for crawling, or no agent has joined yet
 
 
 class Why(NamedTuple):
-    """Why a plan is made, and whether what runs may be suspended for it: not where a list is only to be filled up."""
+    """The reason for a plan, and whether it may suspend running sites."""
 
     words: str
     suspends: bool
-    begins: bool = False  # the hour: nobody has planned it before
+    begins: bool = False  # the first plan of the hour
 
 
 class Seen(NamedTuple):
-    """The sites as a policy is shown them."""
+    """The sites as the policy sees them."""
 
     hour: int
     orders: Orders
@@ -112,28 +106,28 @@ class Seen(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the present hour's list was made of, to see when it no longer fits."""
+    """The inputs of the hour's plan, to detect when it no longer fits."""
 
     hour: int
     orders: Orders
     added: int  # sites known to the queue
-    later: int  # sites that rested
-    left: dict[str, float]  # running sites -> pages still to fetch, as reckoned
-    visits: int  # that were known
-    seconds: float  # that making it took
+    later: int  # sites in back-off
+    left: dict[str, float]  # running sites -> pages still to fetch, as estimated
+    visits: int  # known at that time
+    seconds: float  # spent on planning
     made_at: float  # monotonic
-    said: tuple[str, int]  # why it was made, and sites in its line
+    said: tuple[str, int]  # reason, and number of waiting sites
 
 
 class Chosen(NamedTuple):
-    """A policy's choice among prospects, as rows."""
+    """A policy's choice, as rows."""
 
-    line: np.ndarray  # that wait or will wait, best first
-    suspended: np.ndarray  # that run and give way
+    line: np.ndarray  # waiting, best first
+    suspended: np.ndarray  # running, to be suspended
 
 
 class Planner:
-    """One planner; call `look` again and again, as it says."""
+    """Call `look` repeatedly."""
 
     def __init__(self, queue: SiteQueue, options: Options, loads: Loads, name: str) -> None:
         self._queue = queue
@@ -145,7 +139,7 @@ class Planner:
         self._holds = False
 
     async def look(self) -> float:
-        """Plan if it is time to; seconds until the next look."""
+        """Plans if needed; returns the seconds until the next call."""
         if not await self._lock():
             self._plan = None
             return LOOK_SECONDS
@@ -158,11 +152,11 @@ class Planner:
         return max(0.01, min(LOOK_SECONDS, moment.orders.hour_seconds / LOOKS_PER_HOUR, until_change))
 
     async def see(self) -> Seen:
-        """The sites as a policy would be shown them now; for whoever wants to look and not to plan."""
+        """The sites as the policy would see them now, without planning."""
         return await self._see(await self._moment())
 
     def columns(self, seen: Seen, top: int) -> list[list[int]]:
-        """The hour table by the agents' policy: rows of the best `top` sites in each of the next 24 hours."""
+        """The hour table: rows of the best `top` sites in each of the next 24 hours."""
         return table.hours(seen.view, self._policy(seen.orders), top, seen.hours.is_open)
 
     async def _moment(self) -> Moment:
@@ -177,13 +171,14 @@ class Planner:
         if bool(number) != self._holds:
             self._holds = bool(number)
             logger.info(
-                "%s %s", self._name, "plans the hours" if number else "waits: another planner is there"
+                "%s %s",
+                self._name,
+                "plans the hours" if number else "is on standby: another planner holds the lock",
             )
         return number
 
     @asynccontextmanager
     async def _holding(self) -> AsyncIterator[None]:
-        """Keep the lock for as long as the block takes: a million sites are not read and scored in its time."""
         task = asyncio.ensure_future(self._keep_lock())
         try:
             yield
@@ -197,10 +192,9 @@ class Planner:
             await asyncio.sleep(LOCK_SECONDS / 3)
             await asyncio.shield(self._queue.lock("planner", self._name, LOCK_SECONDS))
 
-    # --- when ---
+    # --- When to plan ---
 
     async def _why_plan(self, moment: Moment) -> Why | None:
-        """Why the plan must be made anew; None: it fits."""
         hour, _, orders, _ = moment
         plan = self._plan
         if plan is None or plan.hour != hour:
@@ -213,7 +207,7 @@ class Planner:
             return None
         depth = await self._queue.depth()
         if depth.later - plan.later > orders.slots * ERRORS_SHARE:
-            return Why(f"{depth.later - plan.later} sites went to rest", suspends=True)
+            return Why(f"{depth.later - plan.later} sites backed off", suspends=True)
         if depth.added > plan.added * (1 + FOUND_SHARE):
             return Why(f"{depth.added - plan.added} sites were found", suspends=False)
         if await self._runs_low(hour, orders, depth):
@@ -238,26 +232,26 @@ class Planner:
         for site, (known, done) in (await self._queue.running()).items():
             reckoned = plan.left.get(site)
             if reckoned is not None and known - done > max(GROWTH * reckoned, reckoned + LEAST_GROWTH):
-                return f"{site} has {known - done} pages to go, not {reckoned:.0f}"
+                return f"{site} has {known - done} pages to go, {reckoned:.0f} planned"
         return ""
 
-    # --- what for ---
+    # --- What the agents announce ---
 
     def _orders(self, agents: list[dict[str, Any]]) -> Orders:
         alive = sorted((one for one in agents if one["expires_ms"] > 0), key=lambda one: one["joined_ms"])
         own = self._options
-        told = alive[-1] if alive else {}
+        newest = alive[-1] if alive else {}
         return Orders(
-            told.get("scheduler", own.site_scheduler),
-            json.dumps(told.get("scheduler_options", own.site_scheduler_options), sort_keys=True),
-            float(told.get("hour_seconds", own.hour_seconds)),
-            float(told.get("delay_seconds", own.download_delay)),
-            int(told.get("pages_per_site", own.max_pages_per_site)),
+            newest.get("scheduler", own.site_scheduler),
+            json.dumps(newest.get("scheduler_options", own.site_scheduler_options), sort_keys=True),
+            float(newest.get("hour_seconds", own.hour_seconds)),
+            float(newest.get("delay_seconds", own.download_delay)),
+            int(newest.get("pages_per_site", own.max_pages_per_site)),
             sum(int(one.get("slots", 0)) for one in alive) or own.site_slots,
         )
 
     def _policy(self, orders: Orders) -> SiteScheduler:
-        """The policy that the agents name; where there is none here, by our own settings, which is said once."""
+        """The agents' policy; if it is unavailable here, our own. Cached, so a warning is logged once."""
         wanted = (orders.scheduler, orders.scheduler_options)
         if self._scheduler is None or self._scheduler[:2] != wanted:
             self._scheduler = (*wanted, self._built(orders))
@@ -266,15 +260,19 @@ class Planner:
     def _built(self, orders: Orders) -> SiteScheduler:
         own = self._options
         try:
-            # What stands in Redis names no code to be run here: a path must be this process's own setting.
+            # Redis must not choose code to import: other paths must equal this process's setting.
             if orders.scheduler not in (*schedulers.NAMES, own.site_scheduler):
-                raise SchedulerError(f"{orders.scheduler} is not this planner's SITE_SCHEDULER")
+                raise SchedulerError(
+                    f"{orders.scheduler} is not set here; expected the same SITE_SCHEDULER in all processes"
+                )
             return schedulers.get(orders.scheduler, **orders.options)
         except (SchedulerError, TypeError) as error:
-            logger.warning("the agents' policy cannot be used here: %s; %s is", error, own.site_scheduler)
+            logger.warning(
+                "the agents' SITE_SCHEDULER is unavailable: %s; using %s", error, own.site_scheduler
+            )
             return schedulers.get(own.site_scheduler, **own.site_scheduler_options)
 
-    # --- the plan ---
+    # --- Planning ---
 
     async def _make(self, moment: Moment, why: Why) -> None:
         began = time.monotonic()
@@ -295,7 +293,7 @@ class Planner:
         seconds = time.monotonic() - began
         left = {seen.prospects.names[row]: float(seen.view.remaining[row]) for row in np.flatnonzero(running)}
         said = (why.words, len(chosen.line))
-        # At a crawl's end a list of one or two runs low each second: that is told once.
+        # Near the end of a crawl, short lists run low every second: log the repeats at DEBUG.
         level = logging.DEBUG if self._plan and self._plan.said == said and not why.begins else logging.INFO
         self._plan = Plan(
             hour, orders, depth.added, depth.later, left, visits, seconds, time.monotonic(), said
@@ -327,7 +325,6 @@ class Planner:
         return Seen(hour, orders, found, hours, view)
 
     async def _prospects(self) -> Prospects:
-        """All sites that a list may name, and those that run."""
         records = [record async for record in self._queue.records()]
         progress, parked = await self._queue.running(), await self._queue.parked()
         return await asyncio.to_thread(prospects.open_sites, records, progress, parked)
@@ -335,7 +332,7 @@ class Planner:
     async def _write(
         self, number: int, hour: int, names: list[str], chosen: Chosen, ahead: np.ndarray
     ) -> None:
-        """Lists first, then suspensions: who comes free finds what is worth more."""
+        # Lists first: agents of suspended sites then find the better ones.
         most = self._options.site_queue_size
         if self._plan is not None and self._plan.hour != hour:
             await self._queue.fill(self._name, number, self._plan.hour, [])
@@ -351,21 +348,20 @@ class Planner:
             await self._queue.fill(self._name, number, seen.hour, names, lists="probe")
 
 
-# --- pure ---
+# --- Pure functions ---
 
 
 def best_first(score: np.ndarray) -> np.ndarray:
-    """Rows by descending score, those that are not for this hour left out; equal ones in their order."""
+    """Rows by descending score, equal ones in order; without those scored -inf."""
     rows = np.argsort(-score, kind="stable")
     best: np.ndarray = rows[np.isfinite(score[rows])]
     return best
 
 
 def choose(policy: SiteScheduler, view: SiteView, running: np.ndarray, *, suspends: bool = True) -> Chosen:
-    """Who waits in which order, and who that runs gives way: nobody, unless the plan `suspends`.
+    """The waiting sites in order, and the running ones to suspend (none unless `suspends`).
 
-    What the policy keeps goes on. Of the other running ones those go on that are among the best for the slots left, so
-    nothing is suspended for a slot that would then take it up again, or stay empty.
+    A running site that the policy does not keep still continues if it is among the best for the slots left.
     """
     score = policy.score(view)
     order = best_first(score)
@@ -379,18 +375,17 @@ def choose(policy: SiteScheduler, view: SiteView, running: np.ndarray, *, suspen
 def _gives_way(
     policy: SiteScheduler, view: SiteView, running: np.ndarray, order: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
-    """Of the running `rows`, those that are neither kept nor among the best for the slots that the kept ones leave."""
     kept = rows[policy.keep(view, rows)]
     going = np.zeros(len(running), bool)
     going[kept] = True
-    taken = int(running.sum()) - len(rows) + len(kept)  # what runs and is not for this hour has its slot too
+    taken = int(running.sum()) - len(rows) + len(kept)  # running sites scored -inf occupy slots too
     going[order[~going[order]][: max(0, view.slots - taken)]] = True
     found: np.ndarray = rows[~going[rows]]
     return found
 
 
 def worth_probing(view: SiteView, running: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Rows of sites of which nothing is known at this hour, with work for more than one slot-hour, largest first."""
+    """Rows without data for this hour and with work for more than one slot-hour, largest first."""
     pace = np.minimum(view.pages_per_hour, view.pace_cap)
     rows = np.flatnonzero(view.ready & ~running & ~seen & (view.remaining > pace))
     largest: np.ndarray = rows[np.argsort(-(view.remaining[rows] / pace[rows]), kind="stable")]
@@ -398,6 +393,6 @@ def worth_probing(view: SiteView, running: np.ndarray, seen: np.ndarray) -> np.n
 
 
 def probes_of(view: SiteView) -> int:
-    """How many probes the hour has room for."""
+    """Number of probes that fit the hour."""
     pace = float(np.minimum(view.pages_per_hour, view.pace_cap).mean()) if len(view.remaining) else 0.0
     return int(PROBE_SHARE * view.slots * pace / PROBE_PAGES)

@@ -1,8 +1,7 @@
-"""What a policy is shown of the sites that may be worked on: from the queue's records and what is known of their hours.
+"""Builds the `SiteView` that policies score, from queue records and known loads. Pure.
 
-Pure: records and arrays in, a `SiteView` out. Hides how sizes are guessed (a young frontier knows few of a site's
-pages, so it is drawn towards what sites have on average) and what stands for a pace that nobody has measured. Promises
-a view without NaN, rows in the order of the sites given.
+Sizes of sites with few known pages are estimated with the mean of finished sites; unknown paces get the mean of known
+ones. Rows are in the order of the records.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from crawler.queue.sites import SiteRecord
 from crawler.schedulers import SiteView
 from crawler.schedulers.law import FULL, UNKNOWN
 
-# Pages of a site nobody has looked into yet, before any site was.
+# Pages of an unvisited site before any site is finished.
 FIRST_SIZE = 100.0
-# Pages done of a site at which what its frontier says counts as much as the mean of all sites: with own guesses alone
-# crawls were 3 % longer than with all sites taken for average (simulated).
+# Pages done at which a site's own estimate counts as much as the mean of all. With own estimates alone, crawls
+# took 3 % longer than with the mean alone.
 HALF_KNOWN = 30.0
-# Pages an hour of 3600 s where nothing was measured: one a second.
+# Pages per 3600 s if nothing was measured: one a second.
 FIRST_PACE = 3600.0
 
 
 class Ended(NamedTuple):
-    """Sites that were walked to their end, and their pages together: what sites are like on average."""
+    """Number of finished sites, and their pages in total."""
 
     sites: int
     pages: int
@@ -37,33 +36,33 @@ NONE_ENDED = Ended(0, 0)
 
 
 class Hours(NamedTuple):
-    """What is known of n sites' hours, column 0 being the hour asked for."""
+    """Known figures of n sites; column 0 is the requested hour."""
 
     load: np.ndarray  # (n, 24) uint8: 0 idle .. 254 full, 255 unknown
-    pace: float  # pages in 3600 s at load 0; 0: nothing was measured anywhere
-    delay: np.ndarray  # (n,) float32: seconds between two requests; NaN: not told yet
-    is_open: np.ndarray  # (n, 24) bool: whether robots.txt allows visits then
-    is_seen: np.ndarray  # (n,) bool: whether there is evidence for this hour of the day
+    pace: float  # pages in 3600 s at load 0; 0: unknown
+    delay: np.ndarray  # (n,) float32: seconds between two requests; NaN: unknown
+    is_open: np.ndarray  # (n, 24) bool: robots.txt allows visits
+    is_seen: np.ndarray  # (n,) bool: data exist for this hour of the day
     listed: np.ndarray  # (n,) int64: order of listing
 
 
 @dataclass(frozen=True)
 class Prospects:
-    """Sites that may be worked on now or soon, in no order; the arrays have a row for each."""
+    """Sites that may be crawled now or soon, unordered; one array element each."""
 
     names: list[str]
-    known: np.ndarray  # (n,) float32: URLs; 0: nobody has looked
-    done: np.ndarray  # (n,) float32: of these, have had their turn
-    running: np.ndarray  # (n,) bool: somebody holds it
+    known: np.ndarray  # (n,) float32: URLs; 0: not visited yet
+    done: np.ndarray  # (n,) float32: URLs handled
+    running: np.ndarray  # (n,) bool: leased
     ended: Ended = NONE_ENDED
 
 
 def open_sites(
     records: Iterable[SiteRecord], progress: Mapping[str, tuple[int, int]], parked: Set[str] = frozenset()
 ) -> Prospects:
-    """Those that wait, are suspended, or are held for loading; not those that wait for a place, which no list can give.
+    """Sites that are waiting, suspended or leased for crawling, except those waiting for an address.
 
-    `progress`: of held ones, how many URLs are known and done by now (SiteQueue.running). `parked`: SiteQueue.parked.
+    `progress`: (known, done) URLs of leased sites (SiteQueue.running). `parked`: SiteQueue.parked.
     """
     names: list[str] = []
     known: list[int] = []
@@ -94,7 +93,7 @@ def open_sites(
 
 
 def remaining(known: np.ndarray, done: np.ndarray, most: int = 0, ended: Ended = NONE_ENDED) -> np.ndarray:
-    """(n,) float32: pages still to fetch; at least one of every open site, of `most` (0: no limit) at most."""
+    """(n,) float32: estimated pages to fetch, at least 1, at most `most` per site in all (0: no limit)."""
     looked = int(np.count_nonzero(known)) + ended.sites
     mean = np.float32((known.sum(dtype=np.float64) + ended.pages) / looked if looked else FIRST_SIZE)
     if most:
@@ -115,7 +114,7 @@ def view(
     delay: float,
     most_pages: int = 0,
 ) -> SiteView:
-    """The view of this hour; `delay` is that of sites whose own is not known (DOWNLOAD_DELAY), in seconds."""
+    """The view of this hour; `delay`: DOWNLOAD_DELAY, for sites without a known one."""
     load = np.where(hours.is_open, hours.load, np.uint8(FULL))
     pause = np.where(np.isnan(hours.delay), np.float32(delay), hours.delay)
     with np.errstate(divide="ignore"):
@@ -133,13 +132,12 @@ def view(
 
 
 def next_hour(now: SiteView, is_open: np.ndarray) -> SiteView:
-    """The same sites as the next hour will find them, if nothing is done meanwhile."""
+    """The same sites one hour later, if nothing is fetched until then."""
     load = np.roll(now.load, -1, axis=1)
     return replace(now, load=_frozen(load), ready=_frozen(is_open[:, 1].copy()), hour_left=1.0)
 
 
 def _paces(hours: Hours, hour_seconds: float) -> np.ndarray:
-    """(n,) float32: pages per hour at load 0; a site whose load nobody knows has the mean pace of the others."""
     pace = np.float32((hours.pace or FIRST_PACE) * hour_seconds / 3600)
     known = hours.load != UNKNOWN
     has_load = known.any(axis=1)

@@ -1,12 +1,7 @@
-"""What the hours ahead are worth: when the crawl can end, what an hour costs, how dear waiting is to a site.
+"""Values later hours: when the crawl can end, what an hour costs, and what waiting costs each site.
 
-The arithmetic of `regret` and `early`. To each site every hour of the next days has a cost, in slot-hours a page. What
-is left of the site is poured into its cheapest hours until the horizon, the present one left out; the dearest hour
-that this takes is its alternative. A site's index is its alternative divided by the cost of now: above 1, now is
-cheaper than what it would get by waiting. A site that cannot be done without the present hour is critical.
-
-Hides that sites are taken in blocks, and horizon and prices reckoned from a sample. Promises a finite index for every
-open site, and the same for the same view.
+A site's remaining pages are assigned to its cheapest hours (slot-hours a page) before the horizon, without the present
+one; the dearest of these is its alternative. The index is alternative / cost now: above 1, now is cheaper.
 """
 
 from __future__ import annotations
@@ -21,55 +16,54 @@ from crawler.schedulers.law import HOURS, blocks, pace_by_hour
 if TYPE_CHECKING:
     from crawler.schedulers import SiteView
 
-# How much of what a later hour differs from its site's mean is believed. Forecasts err, and of 24 that err the
-# cheapest looks cheaper than it is; what is at hand counts in full. Believing all of it gains 0.3 % where forecasts
-# are exact, and loses 1.5 to 4 % where they are not.
+# How much of a later hour's deviation from the site's mean is believed; the minimum of 24 is biased.
+# 1.0 gains 0.3 % with exact forecasts and loses 1.5 to 4 % with others.
 TRUST = 0.85
-# A running site goes on until its index is this share below that of the last one that would get a slot. Without it
-# crawls are 0.2 % shorter with 3 % more starts; twice as much saves a tenth of the starts and costs 1 %.
+# A running site continues until its index is this share below the last one that would get a slot. 0 makes crawls 0.2 %
+# shorter with 3 % more starts; 0.2 saves 10 % of the starts and costs 1 %.
 HYSTERESIS = 0.10
-# Halvings of the range of a site's costs: the alternative is then found to 1 % where costs differ a thousandfold.
+# Bisection steps: finds the alternative to 1 % where costs differ a thousandfold.
 HALVINGS = 10
-# Sites from which horizon and prices are reckoned, drawn by the time they will take.
+# Sites sampled for horizon and prices, by the time they will take.
 SAMPLE = 2000
-# The furthest horizon, in hours: a year. What takes longer is critical from the start.
+# The furthest horizon in hours: a year. Longer sites are critical from the start.
 FURTHEST = 8784.0
-# How exactly the horizon is found, in hours and as a share of it: to whole hours, crawls of 14 were 1.5 % longer.
+# Precision of the horizon, in hours and as a share of it; with whole hours, crawls of 14 hours took 1.5 % longer.
 FINEST, FINEST_SHARE = 1 / 32, 1 / 500
-# Bounds that keep float32 from overflowing; no site is as slow, as fast or as large.
+# Limits against float32 overflow.
 SLOWEST, FASTEST, LARGEST = np.float32(1e-9), np.float32(1e9), np.float32(1e18)
-# The highest index of a site that can wait, and where those that cannot begin, the tightest first.
+# The highest index of a site that can wait; the lowest of one that cannot.
 HIGHEST, CRITICAL = np.float32(4096), np.float32(8192)
-# How much of the index tightness adds: it decides between sites to which all hours are alike.
+# Weight of tightness in the index: orders sites whose hours are all equal.
 TIE = np.float32(0.05)
-# Rounds of the search for prices, how many last ones are averaged, since single rounds swing, and the first step.
+# Price search: rounds, final rounds to average, first step.
 ROUNDS, AVERAGED, STEP = 60, 40, 0.15
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What all sites share: for each of the next 24 hours, and the same hours of later days."""
+    """Figures shared by all sites, for each hour of the day from now on."""
 
-    times: np.ndarray  # (24,) float32: how often the hour comes until the horizon, the present one left out
+    times: np.ndarray  # (24,) float32: occurrences until the horizon, without the present one
     price: np.ndarray  # (24,) float32: of a slot-hour
-    delay: np.ndarray  # (24,) float32: what a page costs more for being fetched then instead of now
-    trust: float  # in forecasts, 0 .. 1
+    delay: np.ndarray  # (24,) float32: extra cost of a page fetched then instead of now
+    trust: float  # 0 to 1
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Open sites that stand for all: `weight` of each says for how many."""
+    """A sample of the open sites; `weight`: sites that each one stands for."""
 
     pace: np.ndarray  # (24, m)
     remaining: np.ndarray  # (m,)
     weight: np.ndarray  # (m,)
 
 
-# --- the index of each site ---
+# --- Index per site ---
 
 
 def index(view: SiteView, open_now: np.ndarray, outlook: Outlook) -> np.ndarray:
-    """(n,) float32: higher = sooner, finite for open sites, -inf for the others."""
+    """(n,) float32: higher = sooner, finite for open sites, -inf for others."""
     score = np.full(len(open_now), -np.inf, dtype=np.float32)
     for block in blocks(len(open_now)):
         rows = np.flatnonzero(open_now[block]) + block.start
@@ -92,16 +86,13 @@ def _index(view: SiteView, rows: np.ndarray, outlook: Outlook) -> np.ndarray:
         cost = outlook.price[later, None] / pace + outlook.delay[later, None]
         regret = np.minimum(dearest_used(cost, room, remaining) * now, HIGHEST) + TIE * np.minimum(tight, 1)
         found = np.where(remaining > total, found, regret)
-    # Who brings nothing now comes last, however little time there is.
+    # Sites that cannot be crawled now come last, even if they are critical.
     found[now <= SLOWEST / outlook.price[0]] = 0
     return found
 
 
 def dearest_used(cost: np.ndarray, room: np.ndarray, remaining: np.ndarray) -> np.ndarray:
-    """(m,): cost of the dearest hour that is taken when `remaining` is poured into the cheapest; all (hours, m).
-
-    Where not all fits: of the dearest of all.
-    """
+    """(m,): cost of the dearest hour used when `remaining` fills the cheapest."""
     dearest: np.ndarray = cost.min(axis=0)
     more = np.flatnonzero((room * (cost <= dearest)).sum(axis=0) < remaining)
     if len(more):
@@ -110,7 +101,7 @@ def dearest_used(cost: np.ndarray, room: np.ndarray, remaining: np.ndarray) -> n
 
 
 def _halved(cost: np.ndarray, room: np.ndarray, remaining: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """By halving the range of costs, in the logarithm: sorting 24 hours of each site takes three times as long."""
+    # Bisecting the logarithm of the cost is three times as fast as sorting 24 hours of each site.
     high = cost.max(axis=0)
     for _ in range(HALVINGS):
         middle = np.sqrt(low) * np.sqrt(high)
@@ -122,7 +113,7 @@ def _halved(cost: np.ndarray, room: np.ndarray, remaining: np.ndarray, low: np.n
 
 
 def nearly_best(score: np.ndarray, slots: int, running: np.ndarray, hysteresis: float) -> np.ndarray:
-    """Per running row, whether its score is among the best `slots`, or at most this share below the last of them."""
+    """Per running row: whether its score is among the best `slots`, or at most `hysteresis` below the last of them."""
     going: np.ndarray = np.isfinite(score[running])
     if not len(running) or slots >= len(score):
         return going
@@ -131,23 +122,23 @@ def nearly_best(score: np.ndarray, slots: int, running: np.ndarray, hysteresis: 
     return kept
 
 
-# --- what all sites share: horizon, delays, prices ---
+# --- Shared by all sites: horizon, delays, prices ---
 
 
 def sample(view: SiteView, open_now: np.ndarray, trust: float) -> Sample:
-    """All open sites, or SAMPLE of them by the time they will take, so that none of the longest is missed."""
+    """All open sites, or SAMPLE of them by the time they will take, so that the longest are included."""
     rows = np.flatnonzero(open_now & (view.pages_per_hour > 0) & (view.pace_cap > 0))
     weight = np.ones(len(rows), dtype=np.float32)
     if len(rows) > SAMPLE:
         rows, weight = _drawn(view, rows)
     pace, remaining = _bounded(view, rows, trust)
-    # What never ends says nothing of when the others can.
+    # Sites that cannot end before FURTHEST say nothing about the horizon.
     ends = pace.mean(axis=0) * np.float32(FURTHEST) > remaining
     return Sample(pace[:, ends], remaining[ends], weight[ends])
 
 
 def _drawn(view: SiteView, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every so many slot-hours one site: no chance in it, so the same view gives the same sample."""
+    # Systematic sampling by slot-hours: the same view gives the same sample.
     fastest = np.minimum(view.pages_per_hour[rows], view.pace_cap[rows]).clip(SLOWEST, FASTEST)
     hours = (np.minimum(view.remaining[rows], LARGEST) / fastest).clip(SLOWEST, np.float32(FURTHEST))
     until = np.cumsum(hours, dtype=np.float64)
@@ -157,7 +148,7 @@ def _drawn(view: SiteView, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def horizon_of(view: SiteView, drawn: Sample, price: np.ndarray) -> float:
-    """The fewest hours, after what is left of this one, in which all that remains can be done at these prices."""
+    """The fewest hours, after the present one, in which all remaining pages fit at these prices."""
     high = 1.0
     while high < FURTHEST and not _suffices(view, drawn, price, high):
         high *= 2
@@ -180,7 +171,7 @@ def _suffices(view: SiteView, drawn: Sample, price: np.ndarray, hours: float) ->
 
 
 def slot_hours(drawn: Sample, times: np.ndarray, price: np.ndarray, delay: np.ndarray) -> np.ndarray:
-    """(24, m): slot-hours that each site takes of each hour when poured into its cheapest ones, as far as it fits."""
+    """(24, m): slot-hours of each site in each hour when its pages fill its cheapest hours."""
     room = drawn.pace * times[:, None]
     cost = price[:, None] / drawn.pace + delay[:, None]
     coming = times > 0
@@ -193,10 +184,7 @@ def slot_hours(drawn: Sample, times: np.ndarray, price: np.ndarray, delay: np.nd
 
 
 def prices_of(view: SiteView, drawn: Sample, hours: float, delay: np.ndarray, *, scaled: bool) -> np.ndarray:
-    """(24,) float32: prices at which as many slots are wanted in each hour as there are.
-
-    Raised where more are wanted, lowered where fewer; `scaled` keeps their mean until the horizon at 1.
-    """
+    """(24,) float32: prices at which each hour's demand equals its slots; `scaled` keeps their mean at 1."""
     times = _all_times(view, hours)
     slots = max(1, view.slots) * np.maximum(times, SLOWEST)
     price, total = np.ones(HOURS), np.zeros(HOURS)
@@ -212,7 +200,7 @@ def prices_of(view: SiteView, drawn: Sample, hours: float, delay: np.ndarray, *,
 
 
 def delays(hours: float) -> np.ndarray:
-    """(24,) float32: how late each hour is, 0 for now and 1 for the horizon; of one that comes again, the mean."""
+    """(24,) float32: mean lateness of each hour, 0 for now and 1 for the horizon."""
     first = np.arange(HOURS)
     last = first + np.maximum(0, np.ceil((hours - first) / HOURS) - 1) * HOURS
     late: np.ndarray = ((first + last) / 2 / max(1, hours)).astype(np.float32)
@@ -220,28 +208,28 @@ def delays(hours: float) -> np.ndarray:
 
 
 def mean_cost(drawn: Sample) -> np.float32:
-    """Slot-hours of a page in its site's best hour, as a mean over pages."""
+    """Slot-hours of a page in its site's best hour, mean over pages."""
     pages = drawn.remaining * drawn.weight
     cost: np.float32 = (pages / drawn.pace.max(axis=0)).sum() / np.maximum(pages.sum(), SLOWEST)
     return cost
 
 
 def times_until(hours: float) -> np.ndarray:
-    """(24,) float32: how often each hour comes so many hours after this one's end; parts of one count as parts."""
+    """(24,) float32: occurrences of each hour within `hours` after the present one; fractions count."""
     days, rest = divmod(hours, HOURS)
     times: np.ndarray = days + np.clip(rest - np.arange(HOURS), 0.0, 1.0)
     return np.roll(times, 1).astype(np.float32)
 
 
 def _all_times(view: SiteView, hours: float) -> np.ndarray:
-    """The same with what is left of the present hour."""
+    # With the rest of the present hour.
     times = times_until(hours)
     times[0] += view.hour_left
     return times
 
 
 def _bounded(view: SiteView, rows: np.ndarray, trust: float) -> tuple[np.ndarray, np.ndarray]:
-    """Pace and pages left, as they are reckoned with: later hours nearer to the site's mean, none without bounds."""
+    """Limited pace and pages left; later hours are moved towards the site's mean by `trust`."""
     pace = pace_by_hour(view, rows)
     np.clip(pace, SLOWEST, FASTEST, out=pace)
     if trust < 1:

@@ -1,8 +1,7 @@
-"""The one law from load to pace, and what else every policy asks of a view: which sites are open, in what order.
+"""Converts load to pace, and selects and orders open sites, for all policies.
 
-Hides how ten million rows are read without a second copy of them: in blocks, hours first, so that each step of numpy
-is one long run over an hour. Promises what `SiteView` says: an unknown hour counts as the mean of the site's known
-ones; a site none of whose hours are known is flat.
+Works in blocks, so that ten million rows need no second copy. An unknown hour counts as the mean of the site's known
+ones; a site without known hours is flat.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 HOURS = 24
 FULL, UNKNOWN = 254, 255
-# Where a site none of whose hours are known stands among loads: in the middle, neither favoured nor put off.
+# Load of sites without known hours, when ordering by load.
 MIDDLE = 127
-# Rows of one block: temporary arrays of 24 hours stay in the processor's cache, and numpy's calls cost little each.
+# Rows of one block: temporary arrays fit the CPU cache.
 BLOCK = 8192
 
 
 def open_sites(view: SiteView) -> np.ndarray:
-    """Which sites may be worked on now and have pages left."""
+    """Sites that may be crawled now and have pages left."""
     open_now: np.ndarray = view.ready & (view.remaining > 0)
     return open_now
 
@@ -37,14 +36,14 @@ def nothing_open(view: SiteView) -> np.ndarray:
 
 
 def in_range(name: str, value: float, low: float, high: float) -> float:
-    """A policy's option, if it is within its bounds; SchedulerError else."""
+    """The option's value. Raises SchedulerError if it is out of bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise SchedulerError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}")
     return value
 
 
 def blocks(n: int) -> Iterator[slice]:
-    """All rows, in order, a block at a time."""
+    """Slices of all rows, in order."""
     return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
 
@@ -54,7 +53,7 @@ def pace(view: SiteView, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
 
 
 def pace_by_hour(view: SiteView, rows: slice | np.ndarray) -> np.ndarray:
-    """(24, n) float32: the same with a row for each hour, as it is reckoned with."""
+    """As `pace`, transposed: (24, n)."""
     loads = np.ascontiguousarray(view.load[rows].T)
     share: np.ndarray = _share(view.exponent)[loads]
     unknown = loads == UNKNOWN
@@ -67,7 +66,7 @@ def pace_by_hour(view: SiteView, rows: slice | np.ndarray) -> np.ndarray:
 
 
 def filled(loads: np.ndarray) -> np.ndarray:
-    """(24, n) float32 of such uint8: unknown ones as the mean of the site's known ones, or MIDDLE."""
+    """(24, n) float32 of such uint8: unknown hours get the site's mean, or MIDDLE."""
     unknown = loads == UNKNOWN
     mean = _mean_known(loads, unknown)
     mean[unknown.all(axis=0)] = MIDDLE
@@ -75,7 +74,7 @@ def filled(loads: np.ndarray) -> np.ndarray:
 
 
 def load_now(view: SiteView) -> np.ndarray:
-    """(n,) uint8: this hour's load, 0 .. 254; an unknown one as `filled` says, rounded."""
+    """(n,) uint8: this hour's load, 0 to 254, rounded."""
     now = view.load[:, 0].copy()
     unknown = np.flatnonzero(now == UNKNOWN)
     for block in blocks(len(unknown)):
@@ -85,9 +84,9 @@ def load_now(view: SiteView) -> np.ndarray:
 
 
 def by_key(key: np.ndarray, view: SiteView, open_now: np.ndarray) -> np.ndarray:
-    """Scores by ascending key (uint8 or uint16), equal ones in the order of listing; -inf where not open.
+    """Scores by ascending key (uint8 or uint16), then order of listing; 0 for the best, then -1 …; -inf if not open.
 
-    The best has 0, the next -1 …: exact in float32 for 16 million sites; behind those neighbours tie.
+    Neighbours tie beyond 16 million sites (float32).
     """
     listed = in_order_of_listing(view)
     score = np.full(len(key), -np.inf, dtype=np.float32)
@@ -100,7 +99,7 @@ def by_key(key: np.ndarray, view: SiteView, open_now: np.ndarray) -> np.ndarray:
 
 
 def in_order_of_listing(view: SiteView) -> np.ndarray | None:
-    """Rows in the order of listing; None where they stand in it."""
+    """Rows in the order of listing; None if they already are."""
     sequence = view.sequence
     if (sequence[1:] >= sequence[:-1]).all():
         return None
@@ -108,19 +107,17 @@ def in_order_of_listing(view: SiteView) -> np.ndarray | None:
 
 
 def _stable(key: np.ndarray) -> np.ndarray:
-    # Radix for these widths: linear, where sorting wider keys would not be.
+    # Radix sort for these widths: linear.
     return np.argsort(key, kind="stable")
 
 
 def _share(exponent: float) -> np.ndarray:
-    """Of the pace at load 0, what is left at each load; 0 for the unknown one."""
     share = (1.0 - np.arange(256) / FULL).clip(0.0) ** exponent
     share[UNKNOWN] = 0.0
     return share.astype(np.float32)
 
 
 def _mean_known(loads: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-    """Mean of each site's known loads; 0 where none is known."""
     known = HOURS - unknown.sum(axis=0, dtype=np.float32)
     total = loads.sum(axis=0, dtype=np.float32) - (HOURS - known) * UNKNOWN
     mean: np.ndarray = total / np.maximum(known, 1)

@@ -1,7 +1,6 @@
-"""The site comes first to which waiting would cost most: no site is left for the end with its good hours gone.
+"""Sites first to which waiting would cost most (ahead.py). Aims at the shortest crawl.
 
-`sorted` and `hybrid` ask how idle a site is; this one asks what the site has instead of now. One that is idle all day
-waits, one whose good hours are ending does not (ahead.py has the arithmetic). It wants the shortest crawl.
+A site that is idle all day waits; one whose good hours end does not.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ if TYPE_CHECKING:
 
 
 class Regret:
-    """Descending cost of waiting, by the hours that what is left of a site needs until the crawl can end.
+    """Descending cost of waiting, relative to the cost of now.
 
-    `horizon_hours`: how far ahead hours are looked for; None: to the crawl's end at its earliest, reckoned anew each
-    time. `prices`: whether an hour that many sites want counts as dearer, of use where most share a night and
-    forecasts are good. `trust`: in forecasts, 0 none to 1 all. `hysteresis`: a running site goes on until its score
-    is this share below that of the last one that would get a slot.
+    `horizon_hours`: how far to look ahead; None: to the earliest end of the crawl. `prices`: raise the price of hours
+    that many sites need. `trust`: in forecasts, 0 to 1. `hysteresis`: a running site continues until its score is this
+    share below the last one that would get a slot.
     """
 
     def __init__(
@@ -41,14 +39,14 @@ class Regret:
         self.hysteresis = in_range("hysteresis", hysteresis, 0, 1)
 
     def score(self, view: SiteView) -> np.ndarray:
-        """Cost of waiting over cost of now; sites that cannot wait stand above all others."""
+        """Cost of waiting over cost of now; sites that cannot wait score above all others."""
         open_now = open_sites(view)
         if not open_now.any():
             return nothing_open(view)
         return ahead.index(view, open_now, self._outlook(view, open_now))
 
     def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:
-        """Those that would get a slot again, or nearly."""
+        """Sites that would get a slot again, or nearly."""
         return ahead.nearly_best(self.score(view), view.slots, running, self.hysteresis)
 
     def _outlook(self, view: SiteView, open_now: np.ndarray) -> ahead.Outlook:
@@ -61,29 +59,26 @@ class Regret:
         return ahead.Outlook(ahead.times_until(hours), price, delay, self.trust)
 
     def _hours(self, view: SiteView, drawn: ahead.Sample, price: np.ndarray) -> float:
-        """From this hour's end to the horizon."""
+        # From the end of this hour to the horizon.
         if self.horizon_hours is None:
             return ahead.horizon_of(view, drawn, price)
         return max(0.0, self.horizon_hours - view.hour_left)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Pages soon and the crawl's end soon: `regret`, to which a page that waits costs something for each hour.
-#
-# `regret` alone cares for the end and puts off easy pages for it; `sorted` takes the easy ones first and pays at the
-# end. Here both are weighed: a page that is fetched at the horizon counts as dearer by `weight` times what a page
-# costs on average, one of now by nothing. Prices are needed then, or all sites would want the first hours.
+# --- `regret` with a cost for each hour that a page waits ---
+# `regret` puts off easy pages for an early end; `sorted` fetches them first and pays at the end. `early` weighs both.
+# It always uses prices, or all sites would need the first hours.
 
 
-# The most that lateness may count for: beyond it nothing else does.
+# Maximum weight of lateness: above it nothing else counts.
 MOST_WAITING = 1000
 
 
 class Early:
     """Descending cost of waiting, in slot-hours and in lateness of pages.
 
-    `weight`: what lateness counts for; 0 is `regret` with prices, 1 has a crawl 7 % longer than the shortest, 2 one of
-    11 %, with pages sooner. `trust`, `hysteresis`: as there.
+    `weight` of lateness: 0 is `regret` with prices; 1 makes crawls 7 % longer than the shortest, 2 11 %, with pages
+    sooner. `trust`, `hysteresis`: as there.
     """
 
     def __init__(
@@ -94,14 +89,14 @@ class Early:
         self.hysteresis = in_range("hysteresis", hysteresis, 0, 1)
 
     def score(self, view: SiteView) -> np.ndarray:
-        """Cost of waiting over cost of now; sites that cannot wait stand above all others."""
+        """Cost of waiting over cost of now; sites that cannot wait score above all others."""
         open_now = open_sites(view)
         if not open_now.any():
             return nothing_open(view)
         return ahead.index(view, open_now, self._outlook(view, open_now))
 
     def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:
-        """Those that would get a slot again, or nearly."""
+        """Sites that would get a slot again, or nearly."""
         return ahead.nearly_best(self.score(view), view.slots, running, self.hysteresis)
 
     def _outlook(self, view: SiteView, open_now: np.ndarray) -> ahead.Outlook:

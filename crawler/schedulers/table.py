@@ -1,4 +1,4 @@
-"""The hour table: for each of the next 24 hours, which sites come first; paper 000's priority table, as plain data."""
+"""The hour table of paper 000: which sites come first in each of the next 24 hours."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def hours(
     view: SiteView, scheduler: SiteScheduler, top: int | None = None, is_open: np.ndarray | None = None
 ) -> list[list[int]]:
-    """24 columns, column 0 is now: row numbers of the view, best first, at most `top` in a column.
+    """24 columns, column 0 = now: at most `top` rows of the view, best first.
 
-    Each column is what the policy would say if that hour began with the sites as they are now. `is_open` (n, 24): which
-    sites are ready in which hour; without it those that are now are so in all.
+    Each column is the policy's order if that hour began with the sites as they are now. `is_open` (n, 24): sites that
+    are ready in each hour; None: as now.
     """
     ready = np.repeat(view.ready[:, None], HOURS, axis=1) if is_open is None else is_open
     return [_column(view, scheduler, hour, top, ready[:, hour]) for hour in range(HOURS)]

@@ -1,4 +1,4 @@
-"""Whether a `SiteView` means anything: shapes, types and numbers. Used by SiteView alone, when one is made."""
+"""Validates a `SiteView`: shapes, types and numbers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TYPES = {
 
 
 def check(view: SiteView) -> None:
-    """SchedulerError with the first field that means nothing, what it is and what is expected."""
+    """Raises SchedulerError for the first invalid field."""
     n = len(view.remaining) if isinstance(view.remaining, np.ndarray) and view.remaining.ndim else 0
     for name, kind in TYPES.items():
         _check_array(name, getattr(view, name), kind, (n, HOURS) if name == "load" else (n,))
-    # No delay at all is a cap without end; the others are figures to reckon with.
+    # Infinite means no cap here; the other fields must be finite.
     _check_numbers("pages_per_hour", view.pages_per_hour, np.inf)
     _check_numbers("remaining", view.remaining, np.inf)
     _check_numbers("pace_cap", view.pace_cap, math.nan)
     if isinstance(view.slots, bool) or not isinstance(view.slots, int | np.integer) or view.slots < 0:
-        raise SchedulerError(f"SiteView.slots is {view.slots!r}; expected a whole number, 0 or more")
+        raise SchedulerError(f"SiteView.slots is {view.slots!r}; expected an integer >= 0")
     if not (_is_number(view.hour_left) and 0 <= view.hour_left <= 1):
         raise SchedulerError(f"SiteView.hour_left is {view.hour_left!r}; expected a share of an hour, 0 to 1")
     if not (_is_number(view.exponent) and 0 < view.exponent < math.inf):
@@ -54,7 +54,7 @@ def _check_array(name: str, values: Any, kind: type[np.generic], shape: tuple[in
 
 
 def _check_numbers(name: str, values: np.ndarray, refused: float) -> None:
-    """Least and greatest tell of a NaN too: both are NaN then."""
+    # With a NaN in the array, min and max are NaN.
     if not len(values) or (values.min() >= 0 and values.max() != refused):
         return
     row = int(np.flatnonzero(~(values >= 0) | (values == refused))[0])
