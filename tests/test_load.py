@@ -178,7 +178,7 @@ def test_a_site_as_bytes_comes_back() -> None:
     assert table.pack(0) == b""
     assert len(table.pack(2)) == 3 * 17
     for bad in (b"x", b"\xff" * 17):
-        with pytest.raises(ValueError, match="no site's loads"):
+        with pytest.raises(ValueError, match="not a packed site"):
             other.unpack(0, bad)
 
 

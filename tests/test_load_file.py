@@ -53,7 +53,7 @@ def test_an_empty_field_is_not_known() -> None:
     [
         ([], "line 1: the header is ''; expected site,day,h00"),
         (["host,load"], "line 1: the header is 'host,load'; expected site,day,h00"),
-        ([LONG, f"{SITE},all,0.5"], "line 2: 3 fields; expected 26, as the header has"),
+        ([LONG, f"{SITE},all,0.5"], "line 2: 3 fields; expected 26 as in the header"),
         ([SIMPLE, row(SITE, 0), row("no host", 0)], "line 3, column site: "),
         ([SIMPLE, row("ftp://example.org", 0)], "expected a URL or a host"),
         ([LONG, row(SITE, 0, "monday")], "line 2, column day: 'monday'; expected all, weekday, weekend"),

@@ -1,1 +1,1 @@
-"""Which site is ill (paper 002): a site's health, and the packets of other crawlers."""
+"""Site status (paper 002): health rules, and packets from other crawlers."""

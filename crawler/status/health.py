@@ -1,10 +1,8 @@
-"""How a site is (paper 002): what one check says of it, and when a change of that is told. Pure functions.
+"""A site's health (paper 002) and when a change is reported. Pure functions.
 
-Four words: `normal`; `delayed`, it answered late or asked for a rest; `disconnected`, nobody answered; `error`,
-what answered is broken. The paper names the four and no thresholds; the rules below are ours.
-
-A change is told at once, but not of a site that flaps: each change adds 1 to its penalty, which halves in a given
-time. From FLAPS on nothing is told until the penalty is below CALM; then what is the case by then.
+`normal`; `delayed`: answers late or requests a rest; `disconnected`: no answer; `error`: the answer is unusable. A
+change is reported at once unless the site flaps: each change adds 1 to a penalty that halves with time. From FLAPS on
+nothing is reported until it is below CALM; then the current health is.
 """
 
 from __future__ import annotations
@@ -13,29 +11,29 @@ from typing import Final, NamedTuple
 
 from crawler.records import SiteHealth
 
-# An outage and its end are told at once (two changes); a third one that soon is flapping.
+# An outage and its end (two changes) are reported at once; a third change soon after is flapping.
 FLAPS = 2.5
 CALM = 1.0
-# Bound of the penalty: however long a site flapped, two half-lives after that it is calm.
+# Limits the penalty: two half-lives after flapping ends, the site is calm.
 MOST_PENALTY = 4.0
 
-# No answer: no address, refused, no connection, no head, lost; and addresses that nobody outside can reach.
+# No answer: DNS, refused, no connection, no response headers, lost; private addresses.
 _DISCONNECTED = frozenset({-1, -2, -3, -4, -6, -10})
-# Somebody answered, and it cannot be used: body late or cut off, certificate, too large a head, not HTTP.
+# An answer that cannot be used: body late or cut off, certificate, headers too large, not HTTP.
 _BROKEN = frozenset({-5, -7, -8, -11, -12})
-# The site's robots.txt answered and lets us ask no more: what is known is that it answers.
+# Forbidden by robots.txt: the site does answer.
 _ROBOTS = -9
-# Statuses that say: later.
+# Statuses that mean: later.
 ASKS_FOR_REST: Final = frozenset({429, 503})
 
 
 def health_of(
     status: int, seconds: float | None, limit: float, *, looks_broken: bool = False
 ) -> SiteHealth | None:
-    """What an answer, or that there was none, says of a site; None: nothing, for it was not asked.
+    """The health that a check shows; None if it shows nothing.
 
-    `status` is HTTP's, or below 0 (crawler.fetch.errors); `seconds` until the answer's head; one above `limit` seconds
-    is late. `looks_broken`: the page that came is an error page whatever its status says.
+    `status`: HTTP's, or below 0 (crawler.fetch.errors). `seconds`: until the response headers; above `limit` is late.
+    `looks_broken`: the page is an error page despite its status.
     """
     if status in _DISCONNECTED:
         return "disconnected"
@@ -49,23 +47,23 @@ def health_of(
 
 
 def wants_another_try(health: SiteHealth, status: int) -> bool:
-    """Whether the verdict needs a second look: it may be the way there, or a moment. Who asks for a rest gets it."""
+    """Whether to check again before accepting the verdict; not for sites that request a rest."""
     return health in ("disconnected", "delayed") and status not in ASKS_FOR_REST and status != -10
 
 
 class StatusHistory(NamedTuple):
-    """What is known of a site's health by now. Times are milliseconds since 1970."""
+    """A site's current health. Times are milliseconds since 1970."""
 
     health: SiteHealth
-    since: int  # when it was first seen so
-    at: int  # of the last check
-    told: SiteHealth  # what was last told of; a site begins as normal
+    since: int  # first check with this health
+    at: int  # last check
+    told: SiteHealth  # last reported health; initially normal
     penalty: float = 0.0  # as of the last check
-    damped: bool = False  # it flaps: changes are not told
+    damped: bool = False  # the site flaps: changes are not reported
 
 
 class Change(NamedTuple):
-    """One change that is to be told."""
+    """A change to report."""
 
     was: SiteHealth
     now: SiteHealth
@@ -75,10 +73,9 @@ class Change(NamedTuple):
 def follow(
     course: StatusHistory | None, health: SiteHealth, at: int, half_life_seconds: float
 ) -> tuple[StatusHistory, Change | None]:
-    """The course after one more check, and what is to be told; None of it: the site was never checked.
+    """The history after one more check (None before: first check), and the change to report, if any.
 
-    A check that is not younger than the last one changes nothing: it came twice, or late. A half-life of 0 damps
-    nothing.
+    A check not younger than the last one changes nothing. A half-life of 0 turns damping off.
     """
     if course is None:
         course = StatusHistory(health, at, at, "normal")

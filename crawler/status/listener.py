@@ -1,17 +1,8 @@
-"""Takes paper 002's packets from TCP connections into the results stream (`scrapy listen`).
+"""Receives paper 002's packets over TCP into the results stream (`scrapy listen`).
 
-A packet that is well formed (crawler.status.packets) becomes a Check record; anything else becomes an entry for the
-dead letters, with its bytes and the reason. Both wait in the spool until the stream has them, and only then is a packet
-acknowledged, where that is asked for. So nothing that was acknowledged is lost when the listener is killed, nor, with
-LISTEN_ACKNOWLEDGE "disk", when Redis is; a packet that is sent again is stored once, for its bytes are what a check is
-known by.
-
-Hides sockets and whoever misuses them. Memory is bounded: LISTEN_SPOOL_BYTES, and for each of LISTEN_CONNECTIONS one
-packet and one read, here and in the spool. A connection has LISTEN_SECONDS for each packet; it is not read while the
-spool is full or the stream too long, and that time is not counted. Nobody is refused for want of a place: who comes
-when all are taken waits in the kernel.
-
-OptionError for an address, networks, a port or an offset that cannot be used.
+Valid packets become Check records, others dead letters. A packet is acknowledged once the stream has it, or with
+LISTEN_ACKNOWLEDGE "disk" once it is on the server's disk; a packet sent twice is stored once. Memory is bounded by
+LISTEN_SPOOL_BYTES and LISTEN_CONNECTIONS; connections above the limit wait in the kernel. Raises OptionError.
 """
 
 from __future__ import annotations
@@ -43,34 +34,26 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Entries on their way into the results stream from a process that holds no leases: bounded, patient, in order.
-#
-# What is put here is sent by one task, many entries to a round trip. While Redis is away, or refuses, they wait and
-# are sent again; a lost reply makes an entry stand in the stream twice, so whoever puts something here must not mind
-# that. While the stream holds `most_records` they wait too. `open` is clear where more must not be put, for the
-# stream is too long or `most_bytes` wait here; at half of either it opens again. What is not sent yet dies with the
-# process.
-#
-# An entry counts as sent when the stream has it, or, with `to_disk`, when the server has it on its disk: by default
-# that is up to a second later, and what a server that dies loses meanwhile is not counted, but sent again.
+# --- The spool: bounded buffer in front of the results stream ---
+# One task sends entries in order, in pipelines. Entries wait while Redis is unreachable or the stream holds
+# `most_records`. A lost reply duplicates entries in the stream. Unsent entries are lost with the process. `open` is
+# cleared when the stream is too long or `most_bytes` wait, and set again at half of both.
 
 
 logger = logging.getLogger("listener")
 
 Fields = dict[bytes, bytes]
 
-# Entries sent in one round trip: more gain nothing, and the server answers nobody else meanwhile. Where each round
-# trip takes the second until the server's file is on the disk, more of them must go in one.
+# Entries per pipeline: more gain nothing without `to_disk`, and block the server for others.
 CALL_ENTRIES = 200
 CALL_ENTRIES_TO_DISK = 5_000
-# How long the disk may take; longer, and the entries are sent again. Below the time that a reply may take.
+# Timeout of WAITAOF; then the entries are sent again. Must be below the reply timeout.
 DISK_SECONDS = 5
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
-# How often a stream that is too long is looked at.
+# How often the length of a too long stream is checked.
 LOOK_SECONDS = 0.2
-# What an entry takes beside its bytes: the objects that hold it.
+# Memory of an entry besides its bytes.
 ENTRY_BYTES = 500
 
 
@@ -81,28 +64,28 @@ class _Waiting(NamedTuple):
 
 
 class _Parcel:
-    """Entries that were put together; `sent` is done when the stream has all of them."""
+    """Entries put together; `sent` is done when the stream has all of them."""
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def arrived(self) -> None:
-        """One more of them is in the stream."""
+        """Counts one entry as stored."""
         self.left -= 1
         if not self.left and not self.sent.done():
             self.sent.set_result(None)
 
 
 class Spool:
-    """One process's entries; `work` in a task of its own, `end` and wait for it at the end."""
+    """One process's entries. Run `work` as a task; at the end call `end` and await it."""
 
     def __init__(
         self, client: Redis, prefix: str, *, most_bytes: int, most_records: int, to_disk: bool = False
     ) -> None:
         self.open = asyncio.Event()
         self.open.set()
-        self.sent = 0  # entries that the stream has taken
+        self.sent = 0  # entries in the stream
         self._client: Any = client
         self._key = results_key(prefix)
         self._most_bytes = most_bytes
@@ -110,7 +93,7 @@ class Spool:
         self._to_disk = to_disk
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
-        self._too_long = False  # the stream is
+        self._too_long = False  # the stream is too long
         self._away = False
         self._ending = False
         self._news = asyncio.Event()
@@ -119,7 +102,7 @@ class Spool:
         return len(self._waiting)
 
     def put(self, entries: Sequence[Fields]) -> asyncio.Future[None]:
-        """Takes entries, whether `open` or not; what comes back is done when the stream has them all."""
+        """Adds entries, even if not `open`; the future is done when the stream has them all."""
         parcel = _Parcel(len(entries))
         if not entries:
             parcel.sent.set_result(None)
@@ -132,14 +115,14 @@ class Spool:
         return parcel.sent
 
     async def check(self) -> None:
-        """RedisError where the server cannot do what is asked of it."""
+        """Raises RedisError if the server cannot do what is needed."""
         if self._to_disk:
             await self._client.execute_command("WAITAOF", 1, 0, 1)
         else:
             await self._client.ping()
 
     async def work(self) -> None:
-        """Sends until `end` was called and nothing waits any more."""
+        """Sends until `end` was called and nothing is waiting."""
         pause = FIRST_PAUSE_SECONDS
         while not self._ending or self._waiting:
             await self._something_to_do()
@@ -154,7 +137,7 @@ class Spool:
                 pause = FIRST_PAUSE_SECONDS
 
     def end(self) -> None:
-        """Nothing more is put."""
+        """No more entries follow."""
         self._ending = True
         self._news.set()
 
@@ -166,13 +149,12 @@ class Spool:
             await self._news.wait()
 
     def _batch(self) -> list[_Waiting]:
-        """What is sent now: nothing where the stream is too long, but at the end all."""
         if self._too_long and not self._ending:
             return []
         return list(islice(self._waiting, CALL_ENTRIES_TO_DISK if self._to_disk else CALL_ENTRIES))
 
     async def _send(self) -> None:
-        """One round trip: entries, and how long the stream is now. RedisError where any was not taken."""
+        """Sends one pipeline and reads the stream's length. Raises RedisError if an entry was not stored."""
         batch = self._batch()
         pipe = self._client.pipeline(transaction=False)
         for waiting in batch:
@@ -192,7 +174,7 @@ class Spool:
                 raise answer
 
     def _settle(self, batch: list[_Waiting], answers: list[object]) -> None:
-        """Lets go of what was taken; the rest stays in front, in its order."""
+        # Unsent entries stay in front, in order.
         for _ in batch:
             self._waiting.popleft()
         kept = []
@@ -211,14 +193,14 @@ class Spool:
         if length >= most and not self._too_long:
             self._too_long = True
             logger.warning(
-                "%d records wait in the results stream (STREAM_MAX_RECORDS %d): nothing is read; is a coordinator "
+                "%d records wait in the results stream (STREAM_MAX_RECORDS %d): reading paused; is a coordinator "
                 "running?",
                 length,
                 most,
             )
         elif self._too_long and length <= most // 2:
             self._too_long = False
-            logger.warning("the results stream is down to %d records: reading goes on", length)
+            logger.warning("the results stream is down to %d records: reading resumes", length)
         self._judge()
 
     def _judge(self) -> None:
@@ -231,7 +213,7 @@ class Spool:
     def _say_away(self, error: Exception) -> None:
         if not self._away:
             self._away = True
-            logger.warning("Redis is away (%s); waiting for it, what comes in is kept", error)
+            logger.warning("Redis is away (%s); incoming packets are kept until it is back", error)
 
     def _say_back(self) -> None:
         if self._away:
@@ -240,36 +222,36 @@ class Spool:
 
 
 def _check_disk(answer: object) -> None:
-    """RedisError unless the server says that all before is on its own disk."""
+    """Raises RedisError unless the server has synced all earlier writes to its own disk."""
     if isinstance(answer, Exception):
         raise answer
     assert isinstance(answer, list)
     if not answer[0]:
-        raise RedisError(f"its file was not on the disk within {DISK_SECONDS} s")
+        raise RedisError(f"the append-only file was not synced within {DISK_SECONDS} s")
 
 
-# Bytes taken from a socket at a time.
+# Bytes per socket read.
 READ_BYTES: Final = 65_536
-# Connections that the kernel holds ready while all places are taken.
+# Connections waiting in the kernel.
 BACKLOG: Final = 1024
 TELL_SECONDS: Final = 60.0
-# Once it is to end, a connection that is between two packets is given this long to go on.
+# On shutdown: time for a connection between two packets to continue.
 QUIET_SECONDS: Final = 0.5
-# And every connection this long to end what it has begun.
+# On shutdown: time for a connection to finish what it has begun.
 ENDING_SECONDS: Final = 10.0
-# How long what was read may take to reach Redis then. Both below what process managers allow (systemd 90 s).
+# On shutdown: time for entries to reach Redis. The sum is below systemd's 90 s.
 LAST_SECONDS: Final = 20.0
-# Where the machine has no descriptor left, so long until the next look.
+# Pause when the machine has no file descriptors left.
 SCARCE_SECONDS: Final = 1.0
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOOPBACK = "127.0.0.0/8,::1/128"
 
 
 async def listen(settings: BaseSettings, options: Options, stop: asyncio.Event) -> dict[str, Any]:
-    """Listens until `stop` is set and what was read is in the stream; the figures of it all.
+    """Listens until `stop` is set, then drains the spool; returns the figures.
 
-    `waiting` of them is what did not reach Redis within LAST_SECONDS of the end. ServerAwayError where Redis does not
-    answer at the start; later it is waited for.
+    `waiting`: entries that did not reach Redis within LAST_SECONDS. Raises ServerAwayError if Redis does not answer at
+    the start.
     """
     client = connection.connect(settings)
     spool = Spool(
@@ -305,36 +287,36 @@ async def _check_server(settings: BaseSettings, options: Options, spool: Spool) 
         if connection.refused(error) or not isinstance(error, ResponseError):
             raise connection.ServerAwayError(connection.explained(settings, error)) from None
         raise OptionError(
-            f"LISTEN_ACKNOWLEDGE is {options.listen_acknowledge!r}, and the server cannot tell what is on its disk: "
-            f"{error}; expected one of version 7.2 or newer with appendonly yes, or 'stream'"
+            f"LISTEN_ACKNOWLEDGE is {options.listen_acknowledge!r}, but the server cannot confirm writes to disk: "
+            f"{error}; expected version 7.2 or newer with appendonly yes, or 'stream'"
         ) from None
 
 
 def check(options: Options) -> None:
-    """OptionError where these options cannot be listened with."""
+    """Raises OptionError for invalid options."""
     _address_of(options)
     _Guests(options.listen_allow)
     _zone_of(options)
 
 
 class Listener:
-    """The door and all who came in by it. `open`, then `work`; `figures` at any time."""
+    """The listening socket and its connections. Call `open`, then `work`; `figures` at any time."""
 
     def __init__(self, options: Options, spool: Spool) -> None:
         self.options = options
         self.spool = spool
         self.zone = _zone_of(options)
         self.ending = False
-        self.taken = 0  # packets that became checks
+        self.taken = 0  # packets stored as checks
         self.refused: Counter[Fault] = Counter()
         self._address = _address_of(options)
         self._guests = _Guests(options.listen_allow)
-        self._met: Counter[str] = Counter()  # connections, by what became of them
+        self._met: Counter[str] = Counter()  # connections, by outcome
         self._talks: dict[asyncio.Task[None], _Talk] = {}
         self._door: socket.socket | None = None
 
     def open(self) -> None:
-        """Binds the port; OptionError where that cannot be."""
+        """Binds the port. Raises OptionError if that fails."""
         family = socket.AF_INET if self._address.version == 4 else socket.AF_INET6
         self._door = socket.socket(family, socket.SOCK_STREAM)
         self._door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -344,20 +326,20 @@ class Listener:
             self._door.listen(BACKLOG)
         except OSError as error:
             raise OptionError(
-                f"LISTEN_PORT is {self.options.listen_port}: {error.strerror} at {self._address}; expected a port that "
-                "is free, or 0 for any"
+                f"LISTEN_PORT is {self.options.listen_port}: {error.strerror} at {self._address}; expected a free "
+                "port, or 0 for any"
             ) from None
         logger.info("listening on %s port %d", *self._door.getsockname()[:2])
 
     def close(self) -> None:
-        """Lets nobody in any more; harmless where nobody could."""
+        """Stops listening."""
         if self._door is not None:
             asyncio.get_running_loop().remove_reader(self._door)
             self._door.close()
             self._door = None
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, and the connections that were there have ended what they had begun."""
+        """Serves until `stop` is set and connections have finished what they had begun."""
         self._watch_door()
         telling = asyncio.create_task(self._tell())
         try:
@@ -370,7 +352,7 @@ class Listener:
             await asyncio.gather(*self._talks, telling, return_exceptions=True)
 
     def figures(self) -> dict[str, Any]:
-        """What came in so far."""
+        """Counts so far."""
         return {
             "connections": self._met["served"],
             "turned_away": self._met["turned_away"],
@@ -382,14 +364,13 @@ class Listener:
             "waiting": len(self.spool),
         }
 
-    # --- the door ---
+    # --- Accepting ---
 
     def _watch_door(self) -> None:
         if self._door is not None:
             asyncio.get_running_loop().add_reader(self._door, self._let_in)
 
     def _let_in(self) -> bool:
-        """Who stands at the door, as far as there are places; whether nobody stands there any more."""
         assert self._door is not None
         for _ in range(BACKLOG):
             if len(self._talks) >= self.options.listen_connections:
@@ -400,8 +381,8 @@ class Listener:
                 return True
             except OSError as error:
                 if error.errno not in _SCARCE:
-                    continue  # it left while it waited
-                logger.warning("no connection can be taken now: %s", error.strerror)
+                    continue  # the client disconnected before accept
+                logger.warning("cannot accept connections now: %s", error.strerror)
                 asyncio.get_running_loop().call_later(SCARCE_SECONDS, self._watch_door)
                 break
             self._greet(near, str(peer[0]))
@@ -426,14 +407,13 @@ class Listener:
         talk = self._talks.pop(task)
         talk.near.close()
         if not task.cancelled() and (error := task.exception()):
-            logger.error("a connection of %s ended by a bug", talk.host, exc_info=error)
+            logger.error("connection of %s failed: internal error", talk.host, exc_info=error)
         if not talk.heard:
             self._met["silent"] += 1
         if not self.ending:
             self._watch_door()
 
     async def _finish(self) -> None:
-        """Serves who is there, then closes; packets that began to come have time to end."""
         self.ending = True
         deadline = time.monotonic() + ENDING_SECONDS
         while self._door is not None and not self._let_in() and (left := deadline - time.monotonic()) > 0:
@@ -447,13 +427,12 @@ class Listener:
     async def _some_ended(self, seconds: float) -> None:
         if self._talks:
             await asyncio.wait(self._talks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        else:  # who stands at the door cannot be let in now
+        else:  # new connections cannot be accepted now
             await asyncio.sleep(min(seconds, QUIET_SECONDS))
 
-    # --- the log ---
+    # --- The log ---
 
     async def _tell(self) -> None:
-        """A line each minute of what came in it."""
         while True:
             taken, refused = self.taken, Counter(self.refused)
             await asyncio.sleep(TELL_SECONDS)
@@ -468,13 +447,13 @@ class Listener:
 
 
 def told(refused: Counter[Fault]) -> str:
-    """How many were refused and why, for people."""
+    """The refused packets by reason, for people."""
     why = ", ".join(f"{fault} {number}" for fault, number in refused.most_common())
     return f"{refused.total()} refused" + (f" ({why})" if why else "")
 
 
 class _Talk:
-    """One connection, from its first byte to its last."""
+    """One connection."""
 
     def __init__(self, house: Listener, near: socket.socket, host: str) -> None:
         self.near = near
@@ -485,11 +464,11 @@ class _Talk:
         self._answers = house.options.listen_acknowledge != "never"
         self._loop = asyncio.get_running_loop()
         self._frames = Frames(house.options.listen_packet_bytes, several=house.options.listen_several)
-        self._left = house.options.listen_seconds  # for the packet that is coming
-        self._limit: asyncio.Timeout | None = None  # of the read under way
+        self._left = house.options.listen_seconds  # time left for the next packet
+        self._limit: asyncio.Timeout | None = None  # of the current read
 
     async def run(self) -> None:
-        """Reads until the connection ends, its time is over, or it cannot be made sense of."""
+        """Reads until the connection ends, times out, or sends an invalid length."""
         with suppress(OSError, TimeoutError):
             while await self._step():
                 pass
@@ -497,13 +476,13 @@ class _Talk:
                 await self._part_kindly()
 
     def hurry(self) -> None:
-        """The listener ends: wait for no packet that has not begun."""
+        """Shutdown: stops waiting for packets that have not begun."""
         if self._limit is not None and not self._frames.begun:
-            with suppress(RuntimeError):  # its time is over already
+            with suppress(RuntimeError):  # already timed out
                 self._limit.reschedule(self._loop.time() + self._patience())
 
     async def _step(self) -> bool:
-        """One read and what comes of it; False at the end."""
+        """Reads once and handles the result; False at the end."""
         data = await self._receive()
         if data:
             self.heard = True
@@ -517,7 +496,7 @@ class _Talk:
         return bool(data) and not self._frames.broken
 
     async def _receive(self) -> bytes | None:
-        """The next bytes; none at the connection's end, None where its time is over."""
+        """The next bytes; empty at the end of the connection, None on timeout."""
         await self._house.spool.open.wait()
         began = self._loop.time()
         try:
@@ -525,14 +504,14 @@ class _Talk:
                 return await self._read()
         except TimeoutError:
             return None
-        except OSError:  # cut off: what came before counts
+        except OSError:  # cut off: earlier bytes count
             return b""
         finally:
             self._limit = None
             self._left -= self._loop.time() - began
 
     async def _read(self) -> bytes:
-        await asyncio.sleep(0)  # a read of what is there already would let nobody else have a turn
+        await asyncio.sleep(0)  # a read of buffered data would not let other tasks run
         return await self._loop.sock_recv(self.near, READ_BYTES)
 
     def _patience(self) -> float:
@@ -549,7 +528,6 @@ class _Talk:
                 await self._loop.sock_sendall(self.near, b"".join(answers))
 
     def _judge(self, found: bytes | Refusal) -> tuple[Fields, bytes]:
-        """The entry for the stream, and the line for the sender."""
         if isinstance(found, bytes):
             try:
                 checked = decode(found, time.time_ns() // 1_000_000, self._house.zone)
@@ -559,12 +537,12 @@ class _Talk:
                 self._house.taken += 1
                 return {b"v": records.VERSION, b"r": records.encode(checked)}, b"OK\n"
         self._house.refused[found.fault] += 1
-        logger.debug("a packet of %s is refused: %s", self.host, found.why)
+        logger.debug("packet from %s refused: %s", self.host, found.why)
         entry = records.refused(f"packet of {self.host}: {found.why}", packet=found.packet)
         return entry, f"NO {found.why}\n".encode(errors="replace")
 
     async def _part_kindly(self) -> None:
-        """Closed while bytes come, a socket takes its last answer back: read on for a moment."""
+        # Closing with unread bytes would discard the last reply: read on for a moment.
         self.near.shutdown(socket.SHUT_WR)
         async with asyncio.timeout(QUIET_SECONDS):
             while await self._read():
@@ -572,7 +550,7 @@ class _Talk:
 
 
 class _Guests:
-    """Who may send: those of the networks, without any those of this machine."""
+    """Allowed senders: LISTEN_ALLOW, or this machine only."""
 
     def __init__(self, networks: str) -> None:
         try:
@@ -583,7 +561,7 @@ class _Guests:
             ]
         except ValueError as error:
             raise OptionError(
-                f"LISTEN_ALLOW is {networks!r}: {error}; expected networks as 192.0.2.0/24, comma-separated"
+                f"LISTEN_ALLOW is {networks!r}: {error}; expected networks such as 192.0.2.0/24, separated by commas"
             ) from None
 
     def welcome(self, host: str) -> bool:
@@ -600,12 +578,12 @@ def _address_of(options: Options) -> IPv4Address | IPv6Address:
         address = ip_address(text)
     except ValueError:
         raise OptionError(
-            f"LISTEN_ADDRESS is {text!r}; expected an address of this machine, as 127.0.0.1"
+            f"LISTEN_ADDRESS is {text!r}; expected an IP address of this machine, such as 127.0.0.1"
         ) from None
     if not address.is_loopback and not options.listen_allow.strip():
         raise OptionError(
-            f"LISTEN_ADDRESS is {text!r}, which other machines reach, and LISTEN_ALLOW is empty; expected there the "
-            "networks of those who may send, as 192.0.2.0/24"
+            f"LISTEN_ADDRESS is {text!r}, which other machines reach, and LISTEN_ALLOW is empty; expected LISTEN_ALLOW "
+            "with the networks of all senders, such as 192.0.2.0/24"
         )
     return address
 

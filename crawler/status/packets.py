@@ -1,28 +1,22 @@
-r"""Paper 002's packets: what a foreign crawler sends about one domain's status, read from bytes and written to bytes.
+r"""Paper 002's packets: the status of one domain, as sent by other crawlers. Pure; raises PacketError only.
 
-One packet is one line of fields, without a line's end:
-
+A packet is one line of fields without a line end:
     00000070||7||1042||200||20261118120000||url=https://example.org/a\|\|b
 
-    length    8 digits: bytes of the whole packet, these included
-    crawler   number of the crawler that sends, 0 to 999999999999999999
-    code      number of the domain in that crawler's own list, likewise
-    status    what the domain answered: 100 to 599; -1 to -14 where no answer came (crawler.fetch.errors)
-    time      when it did: YYYYMMDDhhmmss, or YYYY-MM-DDThh:mm:ss with or without a fraction and an offset (Z, +09:00);
-              without one, of the offset that the reader was told
-    …         further fields, as many as there is room for
+    length    8 digits: bytes of the whole packet
+    crawler   number of the sending crawler, 0 to 999999999999999999
+    code      number of the domain in that crawler's list, likewise
+    status    100 to 599; -1 to -14 without an answer (crawler.fetch.errors)
+    time      YYYYMMDDhhmmss, or YYYY-MM-DDThh:mm:ss, optionally with a fraction and an offset (Z, +09:00)
+    …         further fields
 
-Text is UTF-8, `||` stands between two fields. Within a field `\|` means | and `\\` means \; any other \ is refused,
-a | that stands alone is itself. Of the further fields these mean something here, each once at most:
+UTF-8; `||` separates fields; `\|` is | and `\\` is \ within a field. Known further fields, each at most once:
 
-    url=URL            the page that was asked
-    run=NAME, seq=N    the packet's number in a series of the sender's; both or none
-    latency_ms=N       until the answer's head
+    url=URL            the checked page
+    run=NAME, seq=N    series and number of the packet; both or none
+    latency_ms=N       time to the response headers
 
-and all others are kept as they came, in their order. Two packets with the same bytes are one and the same check.
-
-Pure: no sockets, no clock. Whatever comes, nothing but PacketError is raised, and no more bytes are held than the
-packet's limit and what was brought last. What is not to be understood with certainty is refused, never guessed at.
+Other fields are kept in order. Equal bytes are the same check. Ambiguous input is refused.
 """
 
 from __future__ import annotations
@@ -43,34 +37,34 @@ from typing import Any, Final, Literal, NamedTuple
 from crawler.records import Check
 from crawler.urls.url import UrlError, split_page
 
-# Why a packet is refused; counts go by these.
+# Why a packet is refused; the listener counts by these.
 Fault = Literal[
-    "length",  # its first bytes are no length
-    "short",  # the length is below that of any packet
-    "long",  # or above the limit
-    "cut",  # fewer bytes came than the length says
-    "trailing",  # more came, where a connection carries one packet
-    "text",  # no UTF-8
+    "length",  # the first bytes are not a length
+    "short",  # length below LEAST_BYTES
+    "long",  # length above the limit
+    "cut",  # fewer bytes than the length
+    "trailing",  # more bytes, with one packet per connection
+    "text",  # not UTF-8
     "escape",
-    "fields",  # fewer than the five
+    "fields",  # fewer than five
     "crawler",
     "code",
     "status",
-    "time",  # no time, or none that exists
-    "ahead",  # a time still to come
-    "named",  # a further field with a name, and a value that is not to be used
+    "time",  # not a valid time
+    "ahead",  # in the future
+    "named",  # invalid value of a known further field
 ]
 
 DIGITS: Final = 8
 SEPARATOR: Final = "||"
-# Of the shortest packet there is: every number one digit, a status below 0 no longer than one above.
+# Shortest packet: one digit per number.
 LEAST_BYTES: Final = len("00000000||0||0||-1||20261118120000")
-# A limit below this would refuse what the paper's crawlers send, one above what eight digits cannot say.
+# Range of limits: paper's packets must fit, and the length has eight digits.
 MOST_BYTES: Final = 10**DIGITS - 1
 STATUSES: Final = frozenset((*range(100, 600), *range(-14, 0)))
-# How far a sender's clock may be ahead of ours.
+# How far a sender's clock may be ahead.
 AHEAD_MS: Final = 5 * 60_000
-# Names of runs stand in a key of the tables.
+# Run names are part of a key in the tables.
 RUN_LETTERS: Final = 64
 LONGEST_LATENCY_MS: Final = 2**31 - 1
 
@@ -83,12 +77,12 @@ _TIME = re.compile(
     re.ASCII,
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What came is shown in a message up to this many characters.
+# Characters of input shown in messages.
 _SHOWN = 80
 
 
 class PacketError(ValueError):
-    """What is no packet: `fault` to count by; the text says what came and what is expected."""
+    """An invalid packet: `fault` is the reason to count; the text says what is expected."""
 
     def __init__(self, fault: Fault, text: str) -> None:
         super().__init__(text)
@@ -96,27 +90,27 @@ class PacketError(ValueError):
 
 
 class Refusal(NamedTuple):
-    """What one connection sent that is not to be used, and why."""
+    """A refused packet, and why."""
 
     fault: Fault
     why: str
-    packet: bytes  # as far as it came, up to the limit
+    packet: bytes  # received bytes, up to the limit
 
 
 def offset(text: str) -> timezone:
-    """The offset from UTC that `+09:00` names; ValueError for what names none."""
+    """The UTC offset, such as `+09:00`. Raises ValueError for other text."""
     found = re.fullmatch(r"([+-])(\d\d):([0-5]\d)", text, re.ASCII)
     if not found or int(found[2]) > 14:
-        raise ValueError(f"{text!r} is no offset from UTC; expected one as +09:00")
+        raise ValueError(f"{text!r} is not an offset from UTC; expected one such as +09:00")
     span = timedelta(hours=int(found[2]), minutes=int(found[3]))
     return timezone(-span if found[1] == "-" else span)
 
 
 class Frames:
-    """Cuts what one connection sends into packets.
+    """Cuts a connection's bytes into packets.
 
-    Where it carries `several`, each is given as soon as its last byte is there. Where it carries one, that is given at
-    the connection's end, for bytes may follow that do not belong there. A length that is none ends all: `broken`.
+    With `several`, a packet is returned with its last byte; otherwise at the end of the connection, after which extra
+    bytes are refused. An invalid length sets `broken`.
     """
 
     def __init__(self, limit: int, *, several: bool) -> None:
@@ -127,11 +121,11 @@ class Frames:
 
     @property
     def begun(self) -> int:
-        """Bytes of a packet that is not given yet."""
+        """Bytes of the incomplete packet."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes | Refusal]:
-        """What is whole now, and at most one refusal behind it."""
+        """Complete packets, then at most one refusal."""
         if self.broken:
             return []
         self._held += data
@@ -150,7 +144,7 @@ class Frames:
         return found
 
     def end(self, how: str = "the connection ended") -> list[bytes | Refusal]:
-        """The connection brings no more, for the reason that `how` tells: the one packet, or what is cut short."""
+        """Ends the input, for the reason `how`; returns the single packet, or a refusal of an incomplete one."""
         if self.broken or not self._held:
             return []
         length = self._length(0)
@@ -163,20 +157,20 @@ class Frames:
         return [self._break(error, 0)]
 
     def _end_of_packet(self, start: int) -> int:
-        """Where the packet ends that begins at `start`; 0: not here yet."""
+        """End of the packet that begins at `start`; 0: incomplete."""
         end = start + self._length(start)
         return end if start < end <= len(self._held) else 0
 
     def _check_alone(self) -> None:
         length = self._length(0)
         if length and len(self._held) > length:
-            came = f"{len(self._held)} bytes or more"
+            many = f"{len(self._held)} bytes or more"
             raise PacketError(
-                "trailing", f"{came} came in a packet of {length}; expected one packet a connection"
+                "trailing", f"{many} for a packet of {length}; expected one packet per connection"
             )
 
     def _length(self, start: int) -> int:
-        """What the packet's first field says; 0: it is not whole yet."""
+        """The packet's length field; 0: incomplete."""
         head = bytes(self._held[start : start + _HEAD])
         digits, rest = head[:DIGITS], head[DIGITS:]
         if (digits and not digits.isdigit()) or rest != b"||"[: len(rest)]:
@@ -198,11 +192,11 @@ class Frames:
 
 
 def decode(packet: bytes, now_ms: int, zone: timezone) -> Check:
-    """The check that a whole packet tells of; PacketError where it is none. `zone` is that of times without one."""
+    """The check in a whole packet; `zone` is for times without an offset. Raises PacketError."""
     fields = fields_of(packet)
     if len(fields) < len(_ANSWERED):
         missing = ", ".join(_ANSWERED[len(fields) :])
-        raise PacketError("fields", f"{len(fields) + 1} fields came; expected {missing} behind them")
+        raise PacketError("fields", f"{len(fields) + 1} fields; expected also {missing}")
     check = Check(
         crawler=_whole(fields[0], "crawler"),
         code=_whole(fields[1], "code"),
@@ -216,21 +210,21 @@ def decode(packet: bytes, now_ms: int, zone: timezone) -> Check:
 
 
 def fields_of(packet: bytes) -> list[str]:
-    """A packet's fields behind the length, unescaped; PacketError where it is no text, or has an unknown escape."""
+    """A packet's fields after the length, unescaped. Raises PacketError for invalid UTF-8 and escapes."""
     try:
         text = packet[_HEAD:].decode()
     except UnicodeDecodeError as error:
-        raise PacketError("text", f"byte {error.start + _HEAD} is no UTF-8 ({error.reason})") from None
+        raise PacketError("text", f"byte {error.start + _HEAD} is not UTF-8 ({error.reason})") from None
     return text.split(SEPARATOR) if "\\" not in text else _unescaped(text)
 
 
 def join(fields: Iterable[str]) -> bytes:
-    """The packet with these fields behind the length; the inverse of `fields_of`. ValueError for one too long."""
+    """A packet of these fields; the inverse of `fields_of`. Raises ValueError if it is too long."""
     text = SEPARATOR.join(field.replace("\\", "\\\\").replace("|", "\\|") for field in fields)
     behind = (SEPARATOR + text).encode()
     length = DIGITS + len(behind)
     if length > MOST_BYTES:
-        raise ValueError(f"a packet of {length} bytes; expected {MOST_BYTES} at most")
+        raise ValueError(f"a packet of {length} bytes; expected at most {MOST_BYTES}")
     return b"%0*d" % (DIGITS, length) + behind
 
 
@@ -252,7 +246,7 @@ def _unescaped(text: str) -> list[str]:
 
 def _whole(text: str, name: Literal["crawler", "code"]) -> int:
     if not re.fullmatch("[0-9]{1,18}", text):
-        raise PacketError(name, f"{name} is {_shown(text)}; expected a whole number of 18 digits at most")
+        raise PacketError(name, f"{name} is {_shown(text)}; expected an integer of at most 18 digits")
     return int(text)
 
 
@@ -274,7 +268,7 @@ def _time(text: str, now_ms: int, zone: timezone) -> int:
     if at > now_ms + AHEAD_MS:
         ahead = (at - now_ms) // 1000
         raise PacketError(
-            "ahead", f"time is {_shown(text)}, {ahead} s ahead; expected {AHEAD_MS // 1000} s at most"
+            "ahead", f"time is {_shown(text)}, {ahead} s ahead; expected at most {AHEAD_MS // 1000} s"
         )
     return at
 
@@ -290,7 +284,7 @@ def _moment(parts: tuple[str | None, ...], zone: timezone) -> datetime:
 
 
 def _take_further(check: Check, fields: list[str]) -> None:
-    """The named fields into the check, the others into its `more`."""
+    """Known fields go to the check's attributes, others to `more`."""
     seen: set[str] = set()
     for field in fields:
         name, named, value = field.partition("=")
@@ -298,13 +292,13 @@ def _take_further(check: Check, fields: list[str]) -> None:
             check.more.append(field)
             continue
         if name in seen:
-            raise PacketError("named", f"{name} came twice; expected it once")
+            raise PacketError("named", f"{name} is given twice; expected once")
         seen.add(name)
         for part, read in _NAMED[name](value).items():
             setattr(check, part, read)
     if len(seen & {"run", "seq"}) == 1:
         raise PacketError(
-            "named", f"{(seen & {'run', 'seq'}).pop()} came alone; expected run and seq together"
+            "named", f"{(seen & {'run', 'seq'}).pop()} is given alone; expected run and seq together"
         )
 
 
@@ -312,7 +306,7 @@ def _url(text: str) -> dict[str, str]:
     try:
         site, path = split_page(text)
     except UrlError as error:
-        raise PacketError("named", f"url is no URL of the web: {error}") from None
+        raise PacketError("named", f"url is not a web URL: {error}") from None
     return {"site": site, "path": path}
 
 
@@ -325,13 +319,13 @@ def _run(text: str) -> dict[str, str]:
 def _number(name: str, most: int) -> Callable[[str], dict[str, int]]:
     def read(text: str) -> dict[str, int]:
         if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
-            raise PacketError("named", f"{name} is {_shown(text)}; expected a whole number up to {most}")
+            raise PacketError("named", f"{name} is {_shown(text)}; expected an integer up to {most}")
         return {name: int(text)}
 
     return read
 
 
-# Name of a further field -> what it is in a check.
+# Name of a further field -> its attributes in a check.
 _NAMED: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     "url": _url,
     "run": _run,
@@ -344,27 +338,21 @@ def _shown(text: str) -> str:
     return repr(text[:_SHOWN])
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Sends packets to `scrapy listen`, as a crawler of paper 002 would: a class for programs, and a command for shells.
-#
+# --- Client: sends packets to `scrapy listen` ---
 # python -m crawler.status.packets [options] FILE|-
-#
-# The file has one packet a line, its fields separated by spaces: `1 42 200 20261118120000 url=https://example.org/`.
-# Where the listener acknowledges, every packet is sent until it is answered, over as many connections as it takes: so
-# none is lost, and none is stored twice, since the same bytes are sent again. Without acknowledgements a packet
-# counts as sent when the kernel has it, and what a crash costs then nobody knows.
-#
-# Blocks. OSError where nothing was answered, or nobody reached, for `seconds`.
+# FILE has one packet a line, fields separated by spaces: `1 42 200 20261118120000 url=https://example.org/`. With
+# acknowledgements each packet is sent until it is answered, and stored once; otherwise it counts as sent once the
+# kernel has it. Blocking. Raises OSError after `seconds` without an answer or connection.
 
 
-# Packets on their way at a time, where a connection carries several.
+# Unanswered packets on a connection.
 WINDOW = 200
 PAUSE_SECONDS = 0.1
 READ_BYTES = 65_536
 
 
 class Client:
-    """One sender. `acknowledged` and `several` say what the listener's LISTEN_ACKNOWLEDGE and LISTEN_SEVERAL are."""
+    """A sender. `acknowledged`, `several`: as the listener's LISTEN_ACKNOWLEDGE and LISTEN_SEVERAL."""
 
     def __init__(
         self,
@@ -382,7 +370,7 @@ class Client:
         self._line: socket.socket | None = None
 
     def send(self, packets: Sequence[bytes]) -> list[str]:
-        """What the listener said of each, in order: why it was refused; empty where it was taken, or says nothing."""
+        """Sends all packets; returns the refusal of each, empty if it was stored or replies are off."""
         answers: list[str] = []
         deadline = time.monotonic() + self._seconds
         while len(answers) < len(packets):
@@ -398,13 +386,13 @@ class Client:
         return answers
 
     def close(self) -> None:
-        """Ends the connection; the next `send` makes another."""
+        """Closes the connection; `send` opens a new one."""
         if self._line is not None:
             self._line.close()
             self._line = None
 
     def _exchange(self, packets: Sequence[bytes]) -> list[str]:
-        """Answers to the first of these, one at least; to all of them where none are given."""
+        """Replies to at least the first packet; to all of them if replies are off."""
         if self._line is None:
             self._line = socket.create_connection(self._place, timeout=self._seconds)
         self._line.sendall(b"".join(packets))
@@ -417,18 +405,18 @@ class Client:
 
     @staticmethod
     def _answers(line: socket.socket, wanted: int) -> list[str]:
-        """The lines that come until there are as many, or the connection ends; OSError where none came."""
-        said = b""
-        while said.count(b"\n") < wanted and (more := line.recv(READ_BYTES)):
-            said += more
-        lines = said.decode(errors="replace").split("\n")[:-1]
+        """Reply lines until there are enough or the connection ends. Raises OSError if there are none."""
+        reply = b""
+        while reply.count(b"\n") < wanted and (more := line.recv(READ_BYTES)):
+            reply += more
+        lines = reply.decode(errors="replace").split("\n")[:-1]
         if not lines:
-            raise ConnectionResetError("the listener ended the connection and answered nothing")
+            raise ConnectionResetError("the listener closed the connection without a reply")
         return [answer.removeprefix("NO ") if answer != "OK" else "" for answer in lines]
 
 
 def packets_of(lines: Iterable[str], run: str = "") -> Iterator[bytes]:
-    """A packet of each line that is not blank; numbered where a `run` is named."""
+    """A packet for each non-blank line; numbered if `run` is given."""
     number = 0
     for line in lines:
         if fields := line.split():
@@ -437,7 +425,7 @@ def packets_of(lines: Iterable[str], run: str = "") -> Iterator[bytes]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command: 0 where all was taken, or sent; 1 where anything was refused, or nobody answered."""
+    """Exit code 0: all stored or sent; 1: a packet was refused or the listener did not answer."""
     given = _parser().parse_args(words)
     client = Client(
         given.address,
@@ -473,15 +461,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m crawler.status.packets", description="Send packets to scrapy listen."
     )
-    parser.add_argument("file", metavar="FILE|-", help="one packet a line, its fields separated by spaces")
-    parser.add_argument("--address", default="127.0.0.1", help="where it listens (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=7002, help="and at which port (default 7002)")
-    parser.add_argument("--acknowledged", action="store_true", help="it answers (LISTEN_ACKNOWLEDGE)")
+    parser.add_argument("file", metavar="FILE|-", help="one packet a line, fields separated by spaces")
+    parser.add_argument("--address", default="127.0.0.1", help="address of the listener (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=7002, help="port of the listener (default 7002)")
     parser.add_argument(
-        "--several", action="store_true", help="a connection carries several (LISTEN_SEVERAL)"
+        "--acknowledged", action="store_true", help="the listener acknowledges (LISTEN_ACKNOWLEDGE)"
     )
     parser.add_argument(
-        "--run", default="", metavar="NAME", help="number the packets, in a series of this name"
+        "--several", action="store_true", help="several packets per connection (LISTEN_SEVERAL)"
+    )
+    parser.add_argument(
+        "--run", default="", metavar="NAME", help="number the packets, as a series of this name"
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to try (default 30)")
     return parser
