@@ -1,6 +1,6 @@
 """`python -m rankers FOLDER`: ranks the pages of a folder that `scrapy convert` wrote.
 
-Exit codes: 0 done; 1 it did not work, the last line says why; 2 the call was wrong.
+Exit codes: 0 done; 1 failed, with the reason in the last line; 2 invalid arguments.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from rankers import job
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; its exit code."""
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m rankers", description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run of convert, as var/convert/RUN")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="output of convert, such as var/convert/RUN"
+    )
     job.add_options(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     opts = parser.parse_args(arguments)

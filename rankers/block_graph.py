@@ -1,7 +1,6 @@
-"""Blocks as pages of a graph of their own: the links between them, and their ranks.
+"""The graph of blocks: weighted links between blocks, and blocks' ranks.
 
-A block's link to another weighs what its pages' links there weigh together. Weights of one block's links, those to
-itself included, sum to 1 at most; what is missing is the share of its pages without links, and goes where jumps go.
+Weights of a block's links, including those to itself, sum to at most 1; the rest is the share of pages without links.
 """
 
 from __future__ import annotations
@@ -19,20 +18,17 @@ PART = "block ranks"
 
 
 class BlockLinks(NamedTuple):
-    """Block b is linked to by the others source[place], each once, for place in range(start[b], end[b])."""
+    """Links into block b: source[start[b]:end[b]], each source once."""
 
     start: np.ndarray  # (blocks,) int64
     end: np.ndarray  # (blocks,) int64
-    source: np.ndarray  # int32; between one row's end and the next one's start it holds nothing
-    weight: np.ndarray  # float64, beside `source`
-    itself: np.ndarray  # (blocks,) float64: the weight of its links to itself
+    source: np.ndarray  # int32; unused between a row's end and the next start
+    weight: np.ndarray  # float64, parallel to `source`
+    itself: np.ndarray  # (blocks,) float64: weight of its links to itself
 
 
 def block_links(graph: Graph, weight: np.ndarray, itself: np.ndarray) -> BlockLinks:
-    """The links between blocks, where each link of the page at place i weighs weight[i].
-
-    itself[b] is what those of block b to itself weigh together.
-    """
+    """The links between blocks; weight[i]: of each link of the page at place i; itself[b]: of block b's inner links."""
     blocks = len(graph.blocks.label)
     first = graph.outer.start[graph.blocks.start]
     block_of = np.repeat(np.arange(blocks, dtype=np.int32), np.diff(graph.blocks.start))
@@ -55,7 +51,7 @@ def block_links(graph: Graph, weight: np.ndarray, itself: np.ndarray) -> BlockLi
 def block_ranks(
     links: BlockLinks, teleport: np.ndarray, damping: float, tolerance: float, progress: Progress
 ) -> np.ndarray:
-    """Ranks of blocks to an L1 residual of `tolerance`; they sum to 1, as `teleport` does. RankError: not reached."""
+    """Ranks of blocks, summing to 1 as `teleport` does, to an L1 residual of `tolerance`. Raises RankError."""
     rank = teleport.copy()
     for sweep in range(1, MOST_SWEEPS + 1):
         moved = _relax(*links, teleport, damping, rank)
@@ -78,8 +74,8 @@ def _merge(
     source: np.ndarray,
     weight: np.ndarray,
 ) -> None:
-    """Links into the blocks begin .. last - 1; several from one block become one, in the order of the first of each."""
-    # Where a block stands in the row that is being made, if what stands there is that block: never cleared.
+    """Merges links into blocks begin .. last - 1: one per pair, ordered by first occurrence."""
+    # Place of a block in the current row, valid only if that place has this block: never cleared.
     stands = np.zeros(len(first) - 1, np.int32)
     for block in range(begin, last):
         row = first[block]
@@ -109,7 +105,7 @@ def _relax(
     damping: float,
     rank: np.ndarray,
 ) -> float:
-    """One Gauss-Seidel sweep over all blocks, in place; how much rank moved."""
+    """One Gauss-Seidel sweep in place; returns the rank moved."""
     moved = 0.0
     for block in range(len(rank)):
         come = 0.0

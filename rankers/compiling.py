@@ -1,11 +1,7 @@
-"""Loops over arrays as machine code.
+"""Compiles loops over arrays to machine code, with numba.
 
-Hides the compiler: a function marked `compiled` is compiled once for each set of argument types and kept on disk,
-beside its file, or where that cannot be written (an installation of somebody else's) in the user's own cache folder, or
-in NUMBA_CACHE_DIR. Where none can be written it works all the same, and every process compiles anew, some seconds.
-
-A compiled function holds no lock of the interpreter, so threads run it side by side. It checks no bounds: whoever
-calls it has checked the arrays.
+Code is cached next to the file, in the user's cache folder or in NUMBA_CACHE_DIR; without a writable folder every
+process compiles again, which takes seconds. Compiled functions release the GIL and check no bounds: callers validate.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled(function: _Function) -> _Function:
-    """The function, compiled when it is first called."""
+    """The function, compiled at its first call."""
     try:
         return cast("_Function", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # "cannot cache function": no folder can be written
+    except RuntimeError:  # "cannot cache function": no folder is writable
         return cast("_Function", numba.njit(nogil=True)(function))

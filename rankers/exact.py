@@ -1,9 +1,8 @@
-"""The mode `exact`: PageRank of the whole graph, by sweeps that settle each block before they go to the next.
+"""The mode `exact`: PageRank of the whole graph, by Gauss-Seidel sweeps, block by block.
 
-Solved is (I - damping * P^T) y = teleport, without the rank of pages without links: since that goes where jumps go, y
-brought to a sum of 1 is the rank, that of those pages included. A sweep takes in what comes from other blocks once,
-then goes over the block's own links ROUNDS times while they are in the processor's cache. Pieces of the graph are swept
-side by side, and see each other's ranks as of the sweep before: so the answer does not depend on which is quicker.
+Solves (I - damping * P^T) y = teleport; y scaled to a sum of 1 is the rank. A sweep gathers links from other blocks
+once, then sweeps the block's own links ROUNDS times. Pieces run in parallel on each other's previous ranks, so the
+result does not depend on timing.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ from rankers.problem import MOST_SWEEPS, Problem, Solution, not_reached
 from rankers.product import product
 
 PART = "sweeps"
-# Times that a sweep goes over a block's own links. A million pages took 41, 22, 20 and 20 sweeps with 1, 2, 3 and 4,
+# Sweeps over a block's own links. A million pages took 41, 22, 20 and 20 sweeps with 1, 2, 3 and 4,
 # and 2.6, 2.0, 2.4 and 2.7 s of CPU.
 ROUNDS = 2
-# Of the product that is the start. The same pages took 22 sweeps from products to 0.1, 0.01 and 0.001 alike, and 25
-# from equal ranks; what the start costs is about what it saves. Where blocks were weighed anew between sweeps, 18 were
-# enough, and took no less time.
+# Tolerance of the product at the start. The same pages took 22 sweeps from products to 0.1, 0.01 and 0.001 alike,
+# and 25 from equal ranks, which costs about the same. Weighting blocks again between sweeps took 18, and no less time.
 START_TOLERANCE = 0.1
 
 
 def rank(problem: Problem) -> Solution:
-    """PageRank to an L1 residual of the problem's tolerance, begun from the product of local and block ranks."""
+    """PageRank to the problem's tolerance (L1 residual), starting from `product`."""
     start = product(problem, START_TOLERANCE)
     return Solution(solve(problem, start.pages), start.blocks)
 
 
 def solve(problem: Problem, start: np.ndarray) -> np.ndarray:
-    """The same from ranks that sum to 1."""
+    """PageRank, starting from ranks that sum to 1."""
     graph = problem.graph
     share, before = _shares(problem, start), np.empty(graph.pages)
     base = np.empty(graph.pages)
@@ -48,13 +46,12 @@ def solve(problem: Problem, start: np.ndarray) -> np.ndarray:
 
 
 def _shares(problem: Problem, start: np.ndarray) -> np.ndarray:
-    """What each link of a page passes on, of the unnormalised ranks that these are."""
     passed = start[problem.graph.degree > 0].sum()
     return np.asarray(start / (1 - problem.damping * passed) / np.maximum(problem.graph.degree, 1))
 
 
 def _sweep(problem: Problem, before: np.ndarray, share: np.ndarray, base: np.ndarray) -> float:
-    """One sweep over all pieces; an upper bound of the residual that is left, of ranks that sum to 1."""
+    """One sweep over all pieces; returns an upper bound of the residual, for ranks that sum to 1."""
     graph = problem.graph
 
     def piece(first: int, last: int) -> tuple[float, float]:
@@ -68,7 +65,6 @@ def _sweep(problem: Problem, before: np.ndarray, share: np.ndarray, base: np.nda
 
 
 def _ranks(problem: Problem, share: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Ranks that sum to 1, into `rank`."""
     graph = problem.graph
     pieces.over(
         graph.pieces,
@@ -92,7 +88,7 @@ def sweep_blocks(
     share: np.ndarray,
     base: np.ndarray,
 ) -> tuple[float, float]:
-    """Sweeps blocks first .. last - 1 from `before` into `share`; how much rank moved, and how much is passed on."""
+    """Sweeps blocks first .. last - 1 from `before` into `share`; returns rank moved and rank passed on."""
     low, high = graph.block_start[first], graph.block_start[last]
     share[low:high] = before[low:high]
     moved, passed = 0.0, 0.0
@@ -123,7 +119,7 @@ def _gather_outer(
     share: np.ndarray,
     base: np.ndarray,
 ) -> None:
-    """What jumps and other blocks' links bring to the pages of a block, of which pages low .. high - 1 are new."""
+    """Rank from jumps and other blocks for the pages of a block; pages low .. high - 1 have new shares."""
     start, sources = graph.outer
     for page in range(np.uint64(begin), np.uint64(end)):
         if graph.degree[page] == 0:
@@ -145,7 +141,7 @@ def gather_ranks(
     share: np.ndarray,
     rank: np.ndarray,
 ) -> None:
-    """Turns shares into ranks; those of pages without links, which no sweep looked at, are gathered now."""
+    """Turns shares into ranks; ranks of pages without links are gathered here."""
     for page in range(graph.block_start[first], graph.block_start[last]):
         if graph.degree[page] > 0:
             rank[page] = share[page] * graph.degree[page]

@@ -1,9 +1,7 @@
-"""Pages in blocks, and the links between them: what every ranker works on.
+"""The graph that rankers work on: pages grouped by block, links into each page split into own block and others.
 
-Hides that pages are kept block by block, whatever order the caller has them in, with the links into each page turned
-around and split into those from its own block and from others. Parallel links count once, links of a page to itself
-not at all. What is no graph is refused with a ValueError, what is no folder of a graph with a FolderError; either names
-what came. Nothing that passed those checks can make a ranker read beside its arrays.
+Parallel links count once, links of a page to itself not at all. Raises ValueError for invalid arrays, FolderError for
+invalid folders; validated graphs are safe for compiled code.
 """
 
 from __future__ import annotations
@@ -22,21 +20,21 @@ if TYPE_CHECKING:
     from rankers.in_links import InLinks
     from rankers.rows import Rows
 
-# What a page's block may be, in a folder.
+# Kinds of blocks in a folder.
 BLOCKS = ("site", "domain", "community")
 _FILES = {"ptr": np.int64, "target": np.int32, "site": np.int64, "domain": np.int32, "community": np.int32}
 
 
 class Blocks(NamedTuple):
-    """Pages by block: block b is named label[b] and has the pages at places start[b] .. start[b + 1] - 1."""
+    """Pages by block: block b has label[b] and the pages at places start[b] .. start[b + 1] - 1."""
 
-    label: np.ndarray  # (blocks,), ascending, of the caller's kind of integers
+    label: np.ndarray  # (blocks,), ascending, integers of the caller's type
     start: np.ndarray  # (blocks + 1,) int64; no block is empty
-    order: np.ndarray | None  # (pages,) int32: which page is at a place; None: they are in this order already
+    order: np.ndarray | None  # (pages,) int32: page at each place; None: equal
 
 
 class Arrays(NamedTuple):
-    """A graph as compiled functions take it; each is told of at the graph."""
+    """A graph's arrays for compiled functions; described in Graph."""
 
     block_start: np.ndarray
     inner: InLinks
@@ -47,20 +45,19 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """n pages and their links. All arrays go by place, not by the caller's page ids; `to_caller` turns them."""
+    """n pages and their links. Arrays go by place; `to_caller` converts to page ids."""
 
     blocks: Blocks
     inner: InLinks  # links into each page from its own block
     outer: InLinks  # links into each page from other blocks
-    degree: np.ndarray  # (n,) int32: links of a page; 0: it is dangling
-    inner_degree: np.ndarray  # (n,) int32: of these, into its own block
+    degree: np.ndarray  # (n,) int32: links of a page; 0: dangling
+    inner_degree: np.ndarray  # (n,) int32: those into its own block
 
     @classmethod
     def from_edges(cls, source: np.ndarray, target: np.ndarray, block: np.ndarray) -> Graph:
-        """A graph of len(block) pages with these links; block[i] is any integer that page i's block is known by.
+        """A graph of len(block) pages with these links; block[i]: any integer for page i's block.
 
-        Whole numbers only, of whatever type. ValueError for anything else, for arrays of different length, and for an
-        id that is no page.
+        Raises ValueError for other types than integers, different lengths, and ids of missing pages.
         """
         source, target, block = _whole("source", source), _whole("target", target), _whole("block", block)
         from rankers import rows
@@ -69,7 +66,7 @@ class Graph:
         if pages > rows.MOST_PAGES:
             raise ValueError(f"block has {pages} pages; expected at most {rows.MOST_PAGES}")
         if len(source) != len(target):
-            raise ValueError(f"{len(source)} sources and {len(target)} targets; expected as many of each")
+            raise ValueError(f"{len(source)} sources and {len(target)} targets; expected equal numbers")
         blocks = _by_block(block)
         place = _inverse(blocks.order)
         pairs = [_places(*given, pages, place) for given in (("source", source), ("target", target))]
@@ -77,11 +74,10 @@ class Graph:
 
     @classmethod
     def load(cls, folder: str | Path, block: str = "site", *, check: bool = True) -> Graph:
-        """The graph that `scrapy convert` or `save` wrote; page ids are the folder's.
+        """The graph in a folder of `scrapy convert` or `save`, with its page ids.
 
-        The files' digests are compared with the manifest's, which takes 0.1 s for 10 million links; `check=False`
-        leaves that out. FolderError for a folder that is not whole, damaged, or holds no graph; ValueError for another
-        `block` than site, domain and community.
+        `check`: compare digests with the manifest (0.1 s for 10 million links). Raises FolderError for incomplete or
+        damaged folders, ValueError for an unknown `block`.
         """
         if block not in BLOCKS:
             raise ValueError(f"block is {block!r}; expected one of {', '.join(BLOCKS)}")
@@ -106,10 +102,9 @@ class Graph:
     def save(
         self, folder: str | Path, domain: np.ndarray | None = None, community: np.ndarray | None = None
     ) -> None:
-        """Writes the folder that `load` reads, with each block as a site; it is there whole or not at all.
+        """Writes a folder for `load`, with blocks as sites and places as page ids.
 
-        Page ids there are places. `domain` and `community` are those of each block, from 0; None: each block is one
-        of its own. FolderError or OSError where it cannot be written.
+        `domain`, `community`: of each block, from 0; None: each block has its own. Raises FolderError or OSError.
         """
         own = np.arange(len(self.blocks.label))
         groups = {
@@ -128,29 +123,29 @@ class Graph:
 
     @property
     def pages(self) -> int:
-        """How many pages there are."""
+        """Number of pages."""
         return len(self.degree)
 
     @property
     def links(self) -> int:
-        """How many links there are."""
+        """Number of links."""
         return len(self.inner.source) + len(self.outer.source)
 
     @property
     def arrays(self) -> Arrays:
-        """All of it."""
+        """All arrays, for compiled functions."""
         return Arrays(self.blocks.start, self.inner, self.outer, self.degree, self.inner_degree)
 
     @cached_property
     def pieces(self) -> np.ndarray:
-        """Runs of blocks of about equal work, for rankers.pieces.over."""
+        """Runs of blocks with about equal work, for rankers.pieces.over."""
         from rankers import pieces
 
         first = self.blocks.start
         return pieces.cut(first + self.inner.start[first] + self.outer.start[first])
 
     def to_caller(self, by_place: np.ndarray) -> np.ndarray:
-        """An array by place, in the order of the caller's page ids."""
+        """Converts an array from places to page ids."""
         if self.blocks.order is None:
             return by_place
         found = np.empty_like(by_place)
@@ -158,11 +153,11 @@ class Graph:
         return found
 
     def to_places(self, by_page: np.ndarray) -> np.ndarray:
-        """An array by the caller's page ids, by place."""
+        """Converts an array from page ids to places."""
         return by_page if self.blocks.order is None else by_page[self.blocks.order]
 
     def by_block(self, ranks: np.ndarray) -> np.ndarray:
-        """Sums of the ranks (by page) over the pages of each block, in the order of `blocks.label`."""
+        """Sums of ranks (by page id) per block, in the order of `blocks.label`."""
         return block_sums(self.to_places(ranks), self.blocks.start)
 
     @classmethod
@@ -187,14 +182,14 @@ _PLURALS = {"domain": "domains", "community": "communities"}
 
 
 class Groups(NamedTuple):
-    """How the pages of a folder belong together."""
+    """Sites, domains and communities of a folder."""
 
-    site: np.ndarray  # (sites + 1,) int64: first page of each site, and the end
+    site: np.ndarray  # (sites + 1,) int64: first page of each site, then the end
     domain: np.ndarray  # (sites,) int32
     community: np.ndarray  # (sites,) int32
 
     def sums(self, ranks: np.ndarray) -> dict[str, np.ndarray]:
-        """Ranks by page summed over each site, domain and community, by their ids."""
+        """Ranks by page summed per site, domain and community."""
         sites = len(self.domain)
         of_page = np.repeat(np.arange(sites, dtype=np.int32), np.diff(self.site))
         by_site = np.bincount(of_page, ranks, sites)
@@ -206,7 +201,7 @@ class Groups(NamedTuple):
 
 
 def load_groups(folder: str | Path) -> Groups:
-    """The groups of a folder that `Graph.load` reads; FolderError where they are none, or not as the manifest says."""
+    """The groups of a folder that `Graph.load` reads. Raises FolderError if they are invalid."""
     folder = Path(folder)
     folders.check(folder, [_file(block) for block in BLOCKS])
     read = {name: _array(folder / _file(name), _FILES[name]) for name in _FILES if name != "target"}
@@ -216,11 +211,11 @@ def load_groups(folder: str | Path) -> Groups:
 
 
 def block_sums(by_place: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Sums over each block of pages that start at `start`; no block is empty."""
+    """Sums per block; blocks start at `start` and are not empty."""
     return np.asarray(np.add.reduceat(by_place, start[:-1])) if len(start) > 1 else np.zeros(0)
 
 
-# --- pages by block ---------------------------------------------------------------------------------------
+# --- Pages by block ---
 
 
 def _by_block(block: np.ndarray) -> Blocks:
@@ -233,7 +228,7 @@ def _by_block(block: np.ndarray) -> Blocks:
 
 
 def _by_site(first: np.ndarray, block: np.ndarray) -> Blocks:
-    """Whole sites by block, their pages in their order; site s has pages first[s] .. first[s + 1] - 1."""
+    """Groups whole sites by block; site s has pages first[s] .. first[s + 1] - 1."""
     size = np.diff(first)
     sites = _by_block(block.astype(np.int64))
     some = np.arange(len(size)) if sites.order is None else sites.order
@@ -254,20 +249,20 @@ def _inverse(order: np.ndarray | None) -> np.ndarray | None:
     return place
 
 
-# --- what came, checked -----------------------------------------------------------------------------------
+# --- Validation of arguments ---
 
 
 def _whole(name: str, given: Any) -> np.ndarray:
     found = np.asarray(given)
     if found.ndim != 1:
-        raise ValueError(f"{name} has the shape {found.shape}; expected one dimension")
+        raise ValueError(f"{name} has shape {found.shape}; expected one dimension")
     if found.dtype.kind == "f":
         wrong = np.flatnonzero(~np.isfinite(found) | (found != np.trunc(found)))
         if len(wrong):
-            raise ValueError(f"{name}[{wrong[0]}] is {found[wrong[0]]}; expected whole numbers")
+            raise ValueError(f"{name}[{wrong[0]}] is {found[wrong[0]]}; expected integers")
         return found.astype(np.int64)
     if found.dtype.kind not in "iu":
-        raise ValueError(f"{name} is an array of {found.dtype}; expected whole numbers")
+        raise ValueError(f"{name} is an array of {found.dtype}; expected integers")
     return found
 
 
@@ -285,11 +280,11 @@ def _places(name: str, pages_of: np.ndarray, pages: int, place: np.ndarray | Non
 def _of_blocks(name: str, given: Any, blocks: int) -> np.ndarray:
     found = _whole(name, given)
     if len(found) != blocks or (blocks and (found.min() < 0 or found.max() >= blocks)):
-        raise ValueError(f"{name} has {len(found)} numbers; expected one for each of {blocks} blocks, from 0")
+        raise ValueError(f"{name} has {len(found)} numbers; expected one per block ({blocks}), from 0")
     return found
 
 
-# --- a folder's files -------------------------------------------------------------------------------------
+# --- Files of a folder ---
 
 
 def _file(name: str) -> str:
@@ -297,14 +292,13 @@ def _file(name: str) -> str:
 
 
 def _array(path: Path, kind: type) -> np.ndarray:
-    """The array of a file, mapped: its pages come from the disk when they are looked at."""
     try:
         found = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise FolderError(f"{path} cannot be read: {error}; expected an array as convert writes it") from None
+        raise FolderError(f"{path} cannot be read: {error}; expected an array written by convert") from None
     if found.ndim != 1 or found.dtype != kind or not found.flags.c_contiguous:
         raise FolderError(
-            f"{path} holds {found.dtype} of shape {found.shape}; expected a row of {np.dtype(kind)}"
+            f"{path} holds {found.dtype} of shape {found.shape}; expected one dimension of {np.dtype(kind)}"
         )
     return found
 
@@ -330,7 +324,7 @@ def _check_sites(folder: Path, read: dict[str, np.ndarray], block: str) -> None:
         return
     if len(read[block]) != sites:
         raise FolderError(
-            f"{folder / _file(block)} has {len(read[block])} numbers; expected one for each of {sites} sites"
+            f"{folder / _file(block)} has {len(read[block])} numbers; expected one per site ({sites})"
         )
     if sites and not (read[block].min() >= 0 and read[block].max() < sites):
         raise FolderError(
@@ -340,4 +334,6 @@ def _check_sites(folder: Path, read: dict[str, np.ndarray], block: str) -> None:
 
 def _check_bounds(path: Path, bounds: np.ndarray, end: int, what: str) -> None:
     if not len(bounds) or bounds[0] != 0 or bounds[-1] != end or (bounds[1:] < bounds[:-1]).any():
-        raise FolderError(f"{path} does not ascend from 0 to the {end} {what} that there are")
+        raise FolderError(
+            f"{path} is invalid; expected numbers ascending from 0 to {end}, the number of {what}"
+        )

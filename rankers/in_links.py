@@ -1,7 +1,4 @@
-"""Who links to a page: links turned around, those from the page's own block apart from all others.
-
-Hides how they are turned in a few passes over the links and without a sort. Within a page the sources ascend.
-"""
+"""In-links of pages, split into own block and others. Built without a sort; sources ascend within a page."""
 
 from __future__ import annotations
 
@@ -12,19 +9,19 @@ import numpy as np
 from rankers import pieces
 from rankers.compiling import compiled
 
-# Every thread looks at all links and takes those that lead into its pages, so many threads look in vain.
+# Every thread scans all links for those into its pages.
 MOST_THREADS = 8
 
 
 class InLinks(NamedTuple):
-    """Page i is linked to by source[start[i]:start[i + 1]]."""
+    """Page i has in-links from source[start[i]:start[i + 1]]."""
 
     start: np.ndarray  # (pages + 1,) int64
     source: np.ndarray  # (links,) int32
 
 
 class Split(NamedTuple):
-    """Links into each page from its own block and from others, and how many a page has into its own."""
+    """In-links from the own block and from others, and each page's number of links into its block."""
 
     inner: InLinks
     outer: InLinks
@@ -32,7 +29,7 @@ class Split(NamedTuple):
 
 
 def split(ptr: np.ndarray, target: np.ndarray, block_start: np.ndarray) -> Split:
-    """The links of rows target[ptr[i]:ptr[i + 1]] turned around; block b is pages block_start[b:b + 2]."""
+    """Transposes rows target[ptr[i]:ptr[i + 1]]; block b has pages block_start[b] .. block_start[b + 1] - 1."""
     pages = int(block_start[-1])
     inner, outer = np.zeros(pages + 1, np.int64), np.zeros(pages + 1, np.int64)
     inner_degree = np.zeros(pages, np.int32)
@@ -69,7 +66,7 @@ def _count(
     outer: np.ndarray,
     inner_degree: np.ndarray,
 ) -> None:
-    """Counts the links into the pages of blocks first .. last - 1."""
+    """Counts links into the pages of blocks first .. last - 1."""
     low, high = block_start[first], block_start[last]
     for block in range(len(block_start) - 1):
         begin, end = block_start[block], block_start[block + 1]
@@ -97,7 +94,7 @@ def _fill(
     outer: np.ndarray,
     outer_source: np.ndarray,
 ) -> None:
-    """Puts each source in its place; `inner` and `outer` come as ends of the pages' rows and go as their starts."""
+    """Places each source; `inner` and `outer` enter as ends of rows and leave as starts."""
     low, high = block_start[first], block_start[last]
     for block in range(len(block_start) - 2, -1, -1):
         begin, end = block_start[block], block_start[block + 1]

@@ -1,7 +1,6 @@
-"""One ranking of one folder: the options of a command line, the work, and the figures that are shown at its end.
+"""One ranking of one folder: options, run, figures. Used by `python -m rankers` and `scrapy rank`.
 
-Shared by `python -m rankers` and `scrapy rank`. What can go wrong is in ERRORS, each error's text one line for the
-person.
+User errors are those in `errors()`, each with a one-line text.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ RANKS = "ranks"
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be ranked, how, and where the ranks go."""
+    """What to rank, how, and where to write."""
 
-    folder: Path  # of a run of convert
+    folder: Path  # output of convert
     mode: str = "exact"
     block: str = "site"
     damping: float = 0.85
     tolerance: float = 1e-8
-    personalisation: Path | None = None  # rankers.weights; None: a jump lands on all pages alike
+    personalisation: Path | None = None  # rankers.weights; None: jumps go to all pages equally
     out: Path | None = None  # None: below the folder, by mode and block
-    graphml: Path | None = None  # None: the graph of blocks is not written
+    graphml: Path | None = None  # None: not written
 
     @property
     def target(self) -> Path:
@@ -43,49 +42,49 @@ class Job:
 
 
 def add_options(parser: argparse.ArgumentParser, *, from_settings: bool = False) -> None:
-    """The options of a ranking. With `from_settings` those that are not given stay None where a setting says them."""
+    """Adds the options; with `from_settings`, options that have a setting default to None."""
     mode, block, damping = (None, None, None) if from_settings else (Job.mode, Job.block, Job.damping)
     parser.add_argument(
         "--mode",
         default=mode,
-        help=f"exact, product (quicker, near), seed (paper 003's) or a dotted path (default: {mode or 'RANK_MODE'})",
+        help=f"exact, product (faster, near), seed (paper 003) or a dotted path (default: {mode or 'RANK_MODE'})",
     )
     parser.add_argument(
         "--block",
         choices=BLOCKS,
         default=block,
-        help=f"what pages are grouped by (default: {block or 'RANK_BLOCK'})",
+        help=f"group pages by (default: {block or 'RANK_BLOCK'})",
     )
     parser.add_argument(
         "--damping",
         type=float,
         default=damping,
         metavar="SHARE",
-        help=f"how often a link is followed, 0 up to below 1 (default: {damping or 'RANK_DAMPING'})",
+        help=f"probability to follow a link, 0 <= damping < 1 (default: {damping or 'RANK_DAMPING'})",
     )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=Job.tolerance,
         metavar="L1",
-        help="residual of ranks (default: 1e-8)",
+        help="L1 residual of ranks (default: 1e-8)",
     )
     parser.add_argument(
         "--personalisation",
         type=Path,
         metavar="FILE",
-        help="where jumps land: a .csv with page_id,weight or site_id,weight, or a .npy (default: anywhere alike)",
+        help="weights of jumps: a .csv with page_id,weight or site_id,weight, or a .npy (default: all equal)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where the ranks go (default: FOLDER/ranks/MODE-BLOCK)"
+        "--out", type=Path, metavar="FOLDER", help="write the ranks here (default: FOLDER/ranks/MODE-BLOCK)"
     )
     parser.add_argument(
-        "--graphml", type=Path, metavar="FILE", help="write the graph of blocks there too, with their ranks"
+        "--graphml", type=Path, metavar="FILE", help="also write the graph of blocks, with ranks"
     )
 
 
 def job_of(opts: argparse.Namespace, folder: Path) -> Job:
-    """The job that these options ask for; ValueError for what cannot be done, or not before an extra is there."""
+    """The job of these options. Raises ValueError for invalid options and missing extras."""
     from rankers import check, check_numbers, extras
 
     extras.require("numba", "pyarrow", *(["networkx"] if opts.graphml else []))
@@ -104,11 +103,11 @@ def job_of(opts: argparse.Namespace, folder: Path) -> Job:
 
 
 def run(job: Job, progress: Progress | None = None) -> dict[str, Any]:
-    """Ranks the folder and writes what was asked for; the figures, for people and for scripts."""
+    """Ranks the folder and writes the results; returns the figures."""
     from rankers import Graph, ranking, results, weights
     from rankers.graph import load_groups
 
-    results.check_place(job.target)  # before all the work, and once more behind it
+    results.check_place(job.target)  # fail early; checked again when writing
     graph = Graph.load(job.folder, job.block)
     groups = load_groups(job.folder)
     wanted = None if job.personalisation is None else weights.read(job.personalisation, groups.site)
@@ -130,7 +129,7 @@ def run(job: Job, progress: Progress | None = None) -> dict[str, Any]:
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What `run` raises for the person to read."""
+    """Exceptions of `run` that are shown to the user."""
     from rankers.problem import RankError
 
     return (FolderError, RankError, ValueError, OSError)
@@ -142,7 +141,7 @@ def told(error: Exception) -> str:
 
 
 def text(figures: dict[str, Any]) -> str:
-    """The figures as a line or two."""
+    """The figures as text."""
     sweeps = ", ".join(f"{part} {many}" for part, many in figures["sweeps"].items())
     return (
         f"{figures['pages']:,} pages with {figures['links']:,} links in {figures['blocks']:,} blocks ranked "
@@ -151,7 +150,7 @@ def text(figures: dict[str, Any]) -> str:
 
 
 def shown(out: TextIO = sys.stderr) -> Progress | None:
-    """Sweeps as they are done, in one line of a terminal that is written over; None: `out` is no terminal."""
+    """Shows sweeps in one line of a terminal; None if `out` is not a terminal."""
     if not out.isatty():
         return None
 
@@ -163,7 +162,7 @@ def shown(out: TextIO = sys.stderr) -> Progress | None:
 
 
 def end_shown(out: TextIO = sys.stderr) -> None:
-    """Takes the line away."""
+    """Clears that line."""
     if out.isatty():
         out.write("\r\x1b[2K")
         out.flush()
@@ -183,7 +182,6 @@ def _figures(job: Job, graph: Graph, found: Ranking) -> dict[str, Any]:
 
 
 def _digest(weights: Any) -> str | None:
-    """Which personalisation it was; None: none."""
     import hashlib
 
     return None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
@@ -198,7 +196,6 @@ def _write_graph(job: Job, graph: Graph, found: Ranking) -> None:
 
 
 def _names(job: Job) -> list[str] | None:
-    """Of the blocks by their ids, where convert wrote them down."""
     import pyarrow.parquet as pq
 
     path = job.folder / f"{job.block}s.parquet"

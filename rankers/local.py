@@ -1,7 +1,6 @@
-"""Ranks of pages within their own block, as if there were no other: the first step of every block rank.
+"""Ranks of pages within their block: the first step of block ranks.
 
-Links to other blocks are left out, so a page that has no others is dangling here. Each block comes to the tolerance on
-its own, by Gauss-Seidel sweeps while its ranks are in the processor's cache.
+Ignores links to other blocks. Each block reaches the tolerance by Gauss-Seidel sweeps of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ PART = "local ranks"
 
 
 def local_ranks(problem: Problem, tolerance: float) -> np.ndarray:
-    """By place; sums to 1 over each block. A jump lands on the block's pages as `problem.teleport` weighs them.
-
-    Were they all alike here, products would be further from exact ranks: by L1 0.79 in place of 0.33 where jumps land
-    on one page in a hundred. RankError where the tolerance cannot be reached.
-    """
+    """By place; sums to 1 per block. Jumps go to the block's pages by their teleport weights. Raises RankError."""
+    # Equal weights would give worse products: L1 distance 0.79 instead of 0.33 with jumps to one page in a hundred.
     graph = problem.graph
     rank = np.empty(graph.pages)
     teleport = within_blocks(graph, problem.teleport)
@@ -42,11 +38,11 @@ def local_ranks(problem: Problem, tolerance: float) -> np.ndarray:
 
 
 def within_blocks(graph: Graph, teleport: np.ndarray) -> np.ndarray:
-    """The teleport's weights brought to a sum of 1 in each block; all alike in a block that has next to none."""
+    """Teleport weights scaled to a sum of 1 per block; equal in blocks that have almost none."""
     start = graph.blocks.start
     size = np.diff(start)
     total = block_sums(teleport, start)
-    none = total < np.finfo(np.float64).tiny  # by less nothing can be divided
+    none = total < np.finfo(np.float64).tiny  # too small to divide by
     share = teleport * np.repeat(np.divide(1.0, total, where=~none, out=np.zeros(len(total))), size)
     return np.asarray(share + np.repeat(np.where(none, 1 / size, 0.0), size))
 
@@ -62,16 +58,16 @@ def rank_blocks(
     most_sweeps: int,
     rank: np.ndarray,
 ) -> tuple[int, float]:
-    """Fills `rank` for the blocks whose bounds are given; the most sweeps a block took, and the largest residual.
+    """Fills `rank` for these blocks; returns the most sweeps of a block and the largest residual.
 
-    `degree` counts links within the block; `teleport` sums to 1 over each.
+    `degree` counts links within the block; `teleport` sums to 1 per block.
     """
     most, largest = 0, 0.0
     for block in range(len(block_start) - 1):
         begin, end = block_start[block], block_start[block + 1]
         for page in range(begin, end):
             rank[page] = teleport[page] / max(degree[page], 1)
-        # What is left after a sweep is at most `damping` times what it moved; brought to a sum of 1, twice that.
+        # The residual is at most `damping` times the rank moved; twice that after scaling to a sum of 1.
         sweeps, left = 0, 2.0
         while left > tolerance and sweeps < most_sweeps:
             moved, passed = relax(begin, end, inner, degree, degree, teleport, damping, rank)
@@ -93,14 +89,13 @@ def relax(
     damping: float,
     share: np.ndarray,
 ) -> tuple[float, float]:
-    """One sweep over a block: share = (base + damping * the shares that links bring) / degree, in place.
+    """One sweep over a block, in place: share = (base + damping * shares of in-links) / degree.
 
-    A page of degree 0 is passed over: nobody asks for its share. How much moved of what pages pass on inside the
-    block, and how much they pass on in all.
+    Skips pages of degree 0. Returns rank moved and rank passed on within the block.
     """
     moved, passed = 0.0, 0.0
-    # Unsigned, here and in `gathered`: of a signed index it is asked each time whether it counts from the end, which
-    # makes a sweep of a million pages 23 ms in place of 17.
+    # Unsigned indexes, here and in `gathered`, skip the check for negative ones: 17 instead of 23 ms per
+    # sweep of a million pages.
     for page in range(np.uint64(begin), np.uint64(end)):
         if degree[page] == 0:
             continue
@@ -113,7 +108,7 @@ def relax(
 
 @compiled
 def gathered(page: int, links: InLinks, share: np.ndarray) -> float:
-    """What these links bring to a page."""
+    """Sum of the shares of these links."""
     start, source = links
     come = 0.0
     row = np.uint64(page)
@@ -132,11 +127,11 @@ def _finish(
     damping: float,
     share: np.ndarray,
 ) -> None:
-    """Turns shares into ranks that sum to 1, those of pages without links included."""
+    """Turns shares into ranks that sum to 1, including pages without links."""
     total = 0.0
     for page in range(begin, end):
         if degree[page] == 0:
-            # Nobody gathers from a page without links, so its rank may stand where others have their share.
+            # No page gathers from a page without links: its rank may replace its share.
             share[page] = base[page] + damping * gathered(page, inner, share)
         total += share[page] * max(degree[page], 1)
     for page in range(begin, end):

@@ -1,7 +1,6 @@
-"""Parts as rows: what rankers.parts computes, over batches of Arrow as Spark hands them to its workers.
+"""rankers.parts over Arrow batches, for Spark workers.
 
-Each function says which columns it takes and which schema it gives: COLUMNS -> SCHEMA. A part is one row, its arrays as
-bytes (native order: all machines are of one kind); so is what a part tells another.
+Each function maps batches of COLUMNS to batches of SCHEMA. A part and a message are one row each; arrays are bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 from rankers import parts
 from rankers.parts import Far, Flow, Part
 
-# Rows of one batch of the answer.
+# Rows per batch of the answer.
 ANSWER_ROWS = 100_000
 
 _Batches = Iterable[pa.RecordBatch]
@@ -38,12 +37,12 @@ _DDL = {pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double", pa.bina
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The schema in Spark's words."""
+    """The schema in Spark's DDL."""
     return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
 
 
 def array(row: dict[str, Any], name: str) -> np.ndarray:
-    """One array of a part that is a row."""
+    """One array of a part."""
     return np.frombuffer(row[name], parts.TYPES[name])
 
 
@@ -53,13 +52,12 @@ def _rows(batches: _Batches) -> Iterator[dict[str, Any]]:
 
 
 def _row(schema: pa.Schema, **values: Any) -> pa.RecordBatch:
-    """A batch of one row: parts are large."""
     packed = {name: v.tobytes() if isinstance(v, np.ndarray) else v for name, v in values.items()}
     return pa.RecordBatch.from_pylist([packed], schema)
 
 
 def build(batches: _Batches) -> Iterator[pa.RecordBatch]:
-    """Rows in order of part -> PARTS: of pages part, row, page, block, of links part, row, to_part, to_row, block."""
+    """Rows ordered by part -> PARTS. Pages: part, row, page, block; links: part, row, to_part, to_row, block."""
     for number, table in _by_number(batches):
         linked = pc.is_valid(table["to_part"])
         pages = table.filter(pc.invert(linked)).sort_by("row")
@@ -73,7 +71,7 @@ def build(batches: _Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _by_number(batches: _Batches) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each part; a part may begin in one batch and end in another."""
+    """The rows of each part, which may span batches."""
     begun: list[pa.RecordBatch] = []
     number = -1
     for batch in batches:
@@ -90,7 +88,7 @@ def _by_number(batches: _Batches) -> Iterator[tuple[int, pa.Table]]:
 
 
 def rank_within(batches: _Batches, mode: str, damping: float, tolerance: float) -> Iterator[pa.RecordBatch]:
-    """PARTS -> STATE: ranks within blocks, and the links of blocks as the mode weighs them."""
+    """PARTS -> STATE: ranks within blocks, and weighted links of blocks."""
     for row in _rows(batches):
         part = Part.unpack(row)
         ranks = parts.ranks_within(part, damping, tolerance)
@@ -99,25 +97,25 @@ def rank_within(batches: _Batches, mode: str, damping: float, tolerance: float) 
 
 
 def tell(batches: _Batches) -> Iterator[pa.RecordBatch]:
-    """PARTS with rank and factor -> TOLD: to others what links bring, to itself its ranks times their factors."""
+    """PARTS with rank and factor -> TOLD: messages to other parts; to itself, the ranks times factors."""
     for row in _rows(batches):
         part, number = Part.unpack(row), row["part"]
         ranks = parts.scaled(part, np.frombuffer(row["rank"]), np.frombuffer(row["factor"]))
         yield _row(TOLD, part=number, origin=number, row=b"", value=ranks)
-        for told in parts.tell(part, ranks):
-            yield _row(TOLD, part=told.part, origin=number, row=told.row, value=told.value)
+        for message in parts.tell(part, ranks):
+            yield _row(TOLD, part=message.part, origin=number, row=message.row, value=message.value)
 
 
 def sweep(batches: _Batches, pages: int, damping: float) -> Iterator[pa.RecordBatch]:
-    """PARTS with a list `heard` of TOLD -> STATE: a round of sweeps."""
+    """PARTS with a list `heard` of TOLD -> STATE: one round of sweeps."""
     for row in _rows(batches):
         part, number = Part.unpack(row), row["part"]
-        # Messages come in any order, and their sum must not depend on it.
-        told = sorted(row["heard"], key=lambda one: one["origin"])
-        own = next(np.frombuffer(one["value"]) for one in told if one["origin"] == number)
+        # Sum messages in a fixed order.
+        messages = sorted(row["heard"], key=lambda one: one["origin"])
+        own = next(np.frombuffer(one["value"]) for one in messages if one["origin"] == number)
         heard = [
             (np.frombuffer(one["row"], np.int32), np.frombuffer(one["value"]))
-            for one in told
+            for one in messages
             if one["origin"] != number
         ]
         swept = parts.sweep(part, own, heard, pages, damping)
@@ -126,7 +124,7 @@ def sweep(batches: _Batches, pages: int, damping: float) -> Iterator[pa.RecordBa
 
 
 def spread(batches: _Batches) -> Iterator[pa.RecordBatch]:
-    """PARTS (page, label, block_start alone) with rank and factor -> ANSWER: a row for each page."""
+    """PARTS (page, label, block_start) with rank and factor -> ANSWER: one row per page."""
     for row in _rows(batches):
         size = np.diff(array(row, "block_start"))
         columns = [

@@ -1,12 +1,8 @@
-"""One graph in parts of whole blocks that lie apart: what a part keeps, tells others, and makes of what they tell.
+"""A graph split into parts of whole blocks: the computation of one part, and its messages to others. Pure.
 
-The steps are those of BlockRank: ranks within, links of blocks as these weigh them, ranks of blocks, their product.
-For `exact` they are repeated: from the second time on, "ranks within" are sweeps over the part, with what other parts
-told taken in. Each round costs one exchange between parts, and one with whoever holds the block graph; 9 to 11 rounds
-reach 1e-8 where sweeps without block ranks between them take 24 to 26.
-
-Pure: a caller carries messages (rankers.spark), and gives them in the order of the parts that sent them, since the last
-bits of a sum depend on it. Ranks here are those before they are brought to a sum of 1.
+Steps of BlockRank: ranks within blocks, weights of links between blocks, ranks of blocks, product. `exact` repeats them
+with sweeps over each part; a round is one exchange between parts and one with the block graph. 9 to 11 rounds reach
+1e-8. Callers (rankers.spark) deliver messages in the order of their origin. Ranks are not normalised here.
 """
 
 from __future__ import annotations
@@ -26,12 +22,12 @@ from rankers.local import local_ranks
 from rankers.problem import Problem
 from rankers.rows import from_pairs
 
-# Sweeps of a round: one takes a round more, three save none (20,000 and 100,000 pages in 4 to 64 parts).
+# Sweeps of a round: one costs another round, three save none (20,000 and 100,000 pages in 4 to 64 parts).
 SWEEPS = 2
 
 
 class Far(NamedTuple):
-    """Links from rows of a part to pages of others; parallel ones may be among them."""
+    """Links from rows of a part to pages of others; may have duplicates."""
 
     source: np.ndarray  # row here
     part: np.ndarray  # the target's part,
@@ -41,28 +37,28 @@ class Far(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Whole blocks, their pages in rows 0 .. n - 1 block by block, and all links of these pages."""
+    """Whole blocks with their pages in rows 0 .. n - 1, block by block, and all links of these pages."""
 
-    label: np.ndarray  # (blocks,) int64, ascending: what a block is known by everywhere
+    label: np.ndarray  # (blocks,) int64, ascending: global id of the block
     block_start: np.ndarray  # (blocks + 1,) int64
-    degree: np.ndarray  # (n,) int32: links of a page, wherever they lead
-    inner_degree: np.ndarray  # (n,) int32: of these, into its own block
+    degree: np.ndarray  # (n,) int32: all links of a page
+    inner_degree: np.ndarray  # (n,) int32: those into its own block
     inner_start: np.ndarray  # links into each page from its block
     inner_source: np.ndarray
     outer_start: np.ndarray  # links into each page from other blocks of this part
     outer_source: np.ndarray
-    far_start: np.ndarray  # links by target in other parts, which stand in order of (part, row)
+    far_start: np.ndarray  # links by target in other parts, ordered by (part, row)
     far_source: np.ndarray
     far_part: np.ndarray
     far_row: np.ndarray
     pair_block: np.ndarray  # pairs of blocks with links between them: this one's number here,
     pair_label: np.ndarray  # and that one's label
-    outer_pair: np.ndarray  # the pair of each outer link
-    far_pair: np.ndarray  # and of each far one
+    outer_pair: np.ndarray  # pair of each outer link
+    far_pair: np.ndarray  # pair of each far link
 
     @classmethod
     def build(cls, block: np.ndarray, source: np.ndarray, target: np.ndarray, far: Far) -> Part:
-        """The part whose row i is in the block of label block[i] (ascending), with links inside it and beyond."""
+        """The part whose row i is in the block of label block[i] (ascending), with its inner and far links."""
         first = np.flatnonzero(np.diff(block, prepend=block[0] - 1)) if len(block) else np.zeros(0, np.int64)
         start = np.append(first, len(block)).astype(np.int64)
         ptr, targets = from_pairs(source.astype(np.int32), target.astype(np.int32), len(block))
@@ -101,13 +97,13 @@ class Part:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, bytes]) -> Part:
-        """What `pack` gave."""
-        # Copied, as read-only arrays are types of their own, for which all kernels would be compiled once more.
+        """The inverse of `pack`."""
+        # Copied: for read-only arrays numba would compile all kernels again.
         return cls(**{name: np.frombuffer(packed[name], kind).copy() for name, kind in TYPES.items()})
 
     @cached_property
     def graph(self) -> Graph:
-        """The part without the links that leave it; these count in the pages' degree."""
+        """The part without links to other parts, which still count in `degree`."""
         inner, outer = (
             InLinks(self.inner_start, self.inner_source),
             InLinks(self.outer_start, self.outer_source),
@@ -116,17 +112,17 @@ class Part:
 
     @property
     def pages(self) -> int:
-        """How many pages there are."""
+        """Number of pages."""
         return len(self.degree)
 
     @property
     def reach(self) -> Reach:
-        """What the block graph wants of the part."""
+        """The part's data for the block graph."""
         return Reach(self.label, np.diff(self.block_start), self.pair_block, self.pair_label)
 
 
 class Reach(NamedTuple):
-    """A part's blocks and those that they link to."""
+    """A part's blocks and the blocks that they link to."""
 
     label: np.ndarray
     size: np.ndarray  # pages of each block
@@ -139,17 +135,17 @@ TYPES: dict[str, type] = {field.name: np.int64 if field.name in _LONG else np.in
 
 
 class Flow(NamedTuple):
-    """Links between the blocks of one part and all others, as shares of what a block passes on."""
+    """Weights of the links of a part's blocks, as shares of what a block passes on."""
 
     weight: np.ndarray  # by pair of the part
-    itself: np.ndarray  # by block: what stays in it
-    mass: np.ndarray  # by block: the ranks of its pages together
+    itself: np.ndarray  # by block: share that stays
+    mass: np.ndarray  # by block: sum of its pages' ranks
 
 
 class Told(NamedTuple):
-    """What one part tells another: what its links bring to some of the other's pages."""
+    """A message to another part: what links bring to some of its pages."""
 
-    part: int  # whom
+    part: int  # the receiver
     row: np.ndarray  # int32, ascending
     value: np.ndarray  # float64
 
@@ -158,21 +154,21 @@ class Swept(NamedTuple):
     """A part after a round."""
 
     rank: np.ndarray  # by row
-    moved: float  # rank on links that moved since their targets were swept
-    passed: float  # rank that its pages pass on along links
+    moved: float  # change of rank on links since their targets were swept
+    passed: float  # rank passed on along links
 
 
-# --- steps of a part --------------------------------------------------------------------------------------
+# --- Steps of a part ---
 
 
 def ranks_within(part: Part, damping: float, tolerance: float) -> np.ndarray:
-    """By row: ranks within each block alone, where they sum to 1."""
+    """By row: ranks within each block, summing to 1."""
     alike = np.full(part.pages, 1.0)
     return local_ranks(Problem(part.graph, alike, damping, tolerance, _silent), tolerance)
 
 
 def weighed(part: Part, rank: np.ndarray) -> Flow:
-    """Links between blocks by the rank that goes along them."""
+    """Links between blocks, weighted by the rank along them."""
     share = rank / np.maximum(part.degree, 1)
     mass = block_sums(rank, part.block_start)
     weight = _by_pair(part, share[part.outer_source], share[part.far_source]) / mass[part.pair_block]
@@ -180,7 +176,7 @@ def weighed(part: Part, rank: np.ndarray) -> Flow:
 
 
 def counted(part: Part) -> Flow:
-    """Links between blocks by their number, as the mode `seed` has them; the ranks are those within blocks."""
+    """Links between blocks, weighted by their number, for mode `seed`."""
     number = _by_pair(part, np.ones(len(part.outer_source)), np.ones(len(part.far_source)))
     blocks = len(part.label)
     leave = np.bincount(part.pair_block, number, blocks)
@@ -188,12 +184,12 @@ def counted(part: Part) -> Flow:
 
 
 def scaled(part: Part, rank: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """The ranks times the factor of their block."""
+    """The ranks times their block's factor."""
     return np.asarray(rank * np.repeat(factor, np.diff(part.block_start)))
 
 
 def tell(part: Part, rank: np.ndarray) -> list[Told]:
-    """What the part's links bring to other parts' pages, before damping; each part once, in their order."""
+    """Messages with what links bring to other parts, before damping; one per part, in order."""
     if not len(part.far_row):
         return []
     share = rank / np.maximum(part.degree, 1)
@@ -209,7 +205,7 @@ def tell(part: Part, rank: np.ndarray) -> list[Told]:
 def sweep(
     part: Part, rank: np.ndarray, heard: Iterable[tuple[np.ndarray, np.ndarray]], pages: int, damping: float
 ) -> Swept:
-    """A round of sweeps over the part; `heard`: row and value of what each other part told; `pages`: of all parts."""
+    """One round of sweeps; `heard`: rows and values of each message; `pages`: of all parts."""
     base = np.zeros(part.pages)
     for row, value in heard:
         base[row] += value
@@ -228,11 +224,11 @@ def sweep(
     return Swept(own, float(moved + left), float(passed))
 
 
-# --- the block graph, where all parts come together -------------------------------------------------------
+# --- The block graph ---
 
 
 class BlockGraph:
-    """The blocks of all parts and the links between them, which stay; their weights come anew each round."""
+    """The blocks of all parts and their links; weights are new in each round."""
 
     def __init__(self, parts: Sequence[Reach]) -> None:
         label = np.concatenate([part.label for part in parts])
@@ -250,10 +246,9 @@ class BlockGraph:
     def factors(
         self, flows: Sequence[Flow], damping: float, tolerance: float, *, alike: bool = False
     ) -> list[np.ndarray]:
-        """By part and block: what its pages' ranks are to be multiplied with, for blocks to have their ranks.
+        """By part and block: factors that give the blocks their ranks. Raises RankError.
 
-        `alike`: a jump lands in every block as often (mode `seed`), and not on every page. RankError where the
-        tolerance cannot be reached.
+        `alike`: jumps go to all blocks equally (mode `seed`) instead of to all pages.
         """
         weight = np.concatenate([flow.weight for flow in flows])[self._order]
         itself = np.concatenate([flow.itself for flow in flows])
@@ -266,16 +261,16 @@ class BlockGraph:
 
 
 def residual(swept: Sequence[Swept], damping: float) -> float:
-    """At most so much is left, L1, of ranks that sum to 1."""
+    """Upper bound of the L1 residual, for ranks that sum to 1."""
     moved, passed = sum(one.moved for one in swept), sum(one.passed for one in swept)
     return 2 * damping * moved / (1 + damping * passed)
 
 
-# --- arrays -----------------------------------------------------------------------------------------------
+# --- Arrays ---
 
 
 class _Pairs(NamedTuple):
-    """Different pairs of blocks, and which of them each link has."""
+    """Distinct pairs of blocks, and each link's pair."""
 
     block: np.ndarray
     label: np.ndarray
@@ -289,7 +284,7 @@ class _Pairs(NamedTuple):
 
 
 def _grouped(far: Far) -> tuple[Far, np.ndarray]:
-    """Each link once, by target: `source` by link, the rest by target; and where each target's links begin, and end."""
+    """Each link once, grouped by target: `source` by link, the rest by target; and the starts of targets' links."""
     order = np.lexsort((far.source, far.row, far.part))
     source, part, row, block = (column[order] for column in far)
     same_target = (np.diff(part, prepend=-1) == 0) & (np.diff(row, prepend=-1) == 0)
@@ -305,4 +300,4 @@ def _by_pair(part: Part, outer: np.ndarray, far: np.ndarray) -> np.ndarray:
 
 
 def _silent(_part: str, _sweeps: int, _residual: float) -> None:
-    """Parts report by what they return."""
+    """Parts report through their results."""

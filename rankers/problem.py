@@ -1,7 +1,6 @@
-"""What a ranker is asked and what it answers.
+"""What rankers take and return.
 
-A ranker is a function `rank(problem) -> Solution`, in a file of this folder or anywhere else. It sees pages by place
-(rankers.graph.Graph) and never the caller's page ids; what it gives need not sum to 1. There is at least one page.
+A ranker is a function `rank(problem) -> Solution`. Pages go by place (rankers.graph.Graph), and there is at least one.
 """
 
 from __future__ import annotations
@@ -14,45 +13,45 @@ import numpy as np
 
 from rankers.graph import Graph
 
-# Told after every sweep: of what part, how many it has had, and the L1 residual that is left.
+# Called after every sweep with the part, its number of sweeps, and its L1 residual.
 Progress = Callable[[str, int, float], None]
-# Tolerances that floating point cannot reach end here: at damping 0.99 a rank to 1e-8 takes some 500 sweeps.
+# Limit for tolerances that floating point cannot reach; at damping 0.99 a rank to 1e-8 takes about 500 sweeps.
 MOST_SWEEPS = 10_000
 
 
 class RankError(Exception):
-    """Ranks that cannot be computed as they were asked for; says what was reached and what to change."""
+    """Ranks cannot be computed; says what was reached and what to change."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One graph to be ranked."""
+    """One graph to rank."""
 
     graph: Graph
-    # (n,) sums to 1: where a jump lands, and where the rank of pages without links goes.
+    # (n,) sums to 1: targets of jumps and of the rank of pages without links.
     teleport: np.ndarray
-    damping: float  # 0 .. 1: how often a link is followed in place of a jump
+    damping: float  # 0 .. 1: probability to follow a link instead of a jump
     tolerance: float  # L1, of ranks that sum to 1
     progress: Progress
 
 
 class Solution(NamedTuple):
-    """Ranks, by place; `blocks` are the ranks of the blocks themselves, by block; None: there are none."""
+    """Ranks by place, of any sum; `blocks`: ranks by block, None: the mode has none."""
 
     pages: np.ndarray
     blocks: np.ndarray | None = None
 
 
 class Ranker(Protocol):
-    """One way to rank pages."""
+    """A way to rank pages."""
 
     def __call__(self, problem: Problem) -> Solution:
-        """The ranks of this problem; RankError where there are none. A page with more `teleport` gets more."""
+        """The ranks. More `teleport` must give a higher rank. Raises RankError."""
 
 
 def not_reached(part: str, tolerance: float, sweeps: int, residual: float) -> RankError:
-    """The error of a part that took too many sweeps."""
+    """The error after too many sweeps."""
     return RankError(
-        f"{part} did not come to a residual of {tolerance:g} in {sweeps} sweeps, but to {residual:.3g}; "
+        f"{part}: residual {residual:.3g} after {sweeps} sweeps, above the tolerance of {tolerance:g}; "
         "expected a larger tolerance or a smaller damping"
     )

@@ -1,8 +1,7 @@
-"""The mode `product`: a page's rank within its block times the block's rank. One pass, no iteration over all links.
+"""The mode `product`: a page's rank within its block times the block's rank. One pass over the links.
 
-A link between blocks weighs as much as the local rank that its pages pass along it, links within a block count as the
-block's links to itself, and a jump lands in a block as often as on its pages. So where no page links to another
-block's, the product is the exact rank; else it comes near (benchmarks/ranking.py shows how near).
+Links between blocks weigh the local rank along them; jumps go to a block as often as to its pages. Exact if no link
+leaves a block, else an approximation (benchmarks/ranking.py).
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from rankers.problem import Problem, Solution
 
 
 def rank(problem: Problem) -> Solution:
-    """Local ranks and block ranks, each to the problem's tolerance, multiplied."""
+    """Local ranks times block ranks, each to the problem's tolerance."""
     return product(problem, problem.tolerance)
 
 
 def product(problem: Problem, tolerance: float) -> Solution:
-    """The same to another tolerance."""
+    """As `rank`, with another tolerance."""
     graph = problem.graph
     local = local_ranks(problem, tolerance)
     teleport = block_sums(problem.teleport, graph.blocks.start)
@@ -30,6 +29,6 @@ def product(problem: Problem, tolerance: float) -> Solution:
 
 
 def weighed(graph: Graph, local: np.ndarray) -> BlockLinks:
-    """The links between blocks, by the local rank that goes along them."""
+    """The links between blocks, weighted by the local rank along them."""
     share = local / np.maximum(graph.degree, 1)
     return block_links(graph, share, block_sums(share * graph.inner_degree, graph.blocks.start))

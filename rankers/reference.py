@@ -1,7 +1,6 @@
-"""The same ranks by networkx, and the graph of blocks as a networkx graph: what the kernels are compared with.
+"""PageRank and the graph of blocks by networkx, to verify the kernels; also the mode `rankers.reference.solve`.
 
-Slow and hungry (some 3 kB a page): for graphs up to some 100,000 pages. As a mode: `--mode rankers.reference.solve`.
-networkx reckons PageRank with scipy.
+Slow, about 3 kB a page: for up to 100,000 pages.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from rankers.local import local_ranks
 from rankers.problem import MOST_SWEEPS, Problem, RankError, Solution
 from rankers.product import weighed
 
-# Of the local ranks that links of blocks weigh by.
+# Tolerance of the local ranks that weigh links of blocks.
 LOCAL_TOLERANCE = 1e-8
 
 
 def solve(problem: Problem) -> Solution:
-    """PageRank by power iteration to the problem's tolerance; RankError where it is not reached."""
+    """PageRank by power iteration. Raises RankError."""
     graph = _page_graph(problem.graph)
     weights = dict(enumerate(problem.teleport.tolist()))
     pages = problem.graph.pages
@@ -33,7 +32,7 @@ def solve(problem: Problem) -> Solution:
             personalization=weights,
             dangling=weights,
             max_iter=MOST_SWEEPS,
-            tol=problem.tolerance / pages,  # networkx takes it times the number of pages
+            tol=problem.tolerance / pages,  # networkx multiplies it by the number of pages
         )
     except nx.PowerIterationFailedConvergence as error:
         raise RankError(
@@ -49,7 +48,7 @@ def pagerank(
     tolerance: float = 1e-8,
     personalisation: np.ndarray | None = None,
 ) -> np.ndarray:
-    """As `rankers.rank` in the mode exact: by the caller's page ids, summing to 1."""
+    """As `rankers.rank` in mode exact."""
     return rank(
         graph,
         f"{__name__}.solve",
@@ -66,10 +65,9 @@ def block_graph(
     damping: float = 0.85,
     names: Sequence[str] | None = None,
 ) -> nx.DiGraph:
-    """A node for each block, by its label: `pages`, `rank` (the sum over its pages) and `name` where there are names.
+    """A node per block label: `pages`, `rank` (sum over its pages), `name` if given.
 
-    An edge's `weight` is the share of the block's rank that its links carry there, links within the block included, as
-    the mode product weighs them. `ranks` are by page, None: those of the mode exact; names[label] is a block's name.
+    Edge `weight`: share of the block's rank along its links, as in mode product. `ranks`: by page; None: mode exact.
     """
     found = nx.DiGraph()
     if not graph.pages:
@@ -85,7 +83,7 @@ def block_graph(
 
 
 def write_graphml(graph: nx.DiGraph, path: Path) -> None:
-    """The graph as a GraphML file, there whole or not at all; OSError where it cannot be written."""
+    """Writes the graph as GraphML, atomically. Raises OSError."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
         nx.write_graphml(graph, unfinished)

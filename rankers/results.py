@@ -1,11 +1,10 @@
-"""The folder of a ranking: ranks of pages, sites, domains and communities as Parquet files.
+"""The folder of a ranking, as Parquet files. Complete or missing; equal input gives equal bytes.
 
-    pages.parquet         page_id, rank: in the order of page_id; they sum to 1
-    sites.parquet         site_id, rank: the sum over the site's pages. domains.parquet, communities.parquet: likewise
-    manifest.json         mode, block, damping …, how many sweeps it took, and the files' digests
+    pages.parquet         page_id, rank: ordered by page_id; ranks sum to 1
+    sites.parquet         site_id, rank: sum over the site's pages; likewise domains.parquet, communities.parquet
+    manifest.json         mode, block, damping …, sweeps, and the files' digests
 
-The file of what were the blocks has a column more, block_rank: the rank of the block itself, where the mode has one.
-The folder is there whole or not at all; the same graph and options give the same bytes.
+The blocks' file also has block_rank, if the mode ranks blocks.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ PAGES = "pages.parquet"
 
 
 def check_place(folder: Path) -> None:
-    """FolderError where something else than ranks lies in this place, such as the run that is ranked."""
+    """Raises FolderError if the folder has something other than ranks."""
     check_gives_way(folder, "mode")
 
 
 def write(
     folder: Path, graph: Graph, groups: Groups, found: Ranking, block: str, figures: Mapping[str, Any]
 ) -> None:
-    """Writes the folder, in place of ranks that have its name; FolderError or OSError where that cannot be done."""
+    """Writes or replaces the folder. Raises FolderError or OSError."""
     check_place(folder)
     sums = groups.sums(found.pages)
     columns = {name: {"rank": sums[name]} for name in BLOCKS}
@@ -50,7 +49,7 @@ def write(
 
 
 def read_pages(folder: Path) -> np.ndarray:
-    """Ranks by page_id, of a whole folder; FolderError where there is none."""
+    """Ranks by page_id. Raises FolderError if the folder is not complete."""
     read_manifest(folder)
     return np.asarray(pq.read_table(folder / PAGES, columns=["rank"])["rank"].to_numpy())
 
@@ -58,5 +57,5 @@ def read_pages(folder: Path) -> np.ndarray:
 def _write(path: Path, key: str, columns: Mapping[str, np.ndarray]) -> None:
     many = len(next(iter(columns.values())))
     table = pa.table({key: np.arange(many, dtype=np.int32), **columns})
-    # Ranks hardly repeat: a dictionary of them is larger than they are.
+    # Ranks rarely repeat: a dictionary would be larger.
     pq.write_table(table, path, compression="zstd", use_dictionary=False)

@@ -1,6 +1,6 @@
-"""Links as rows of targets, one row a page: made from pairs, renumbered, checked.
+"""Links in compressed sparse rows: row i is target[ptr[i]:ptr[i + 1]], ascending, without i and duplicates.
 
-Row i is target[ptr[i]:ptr[i + 1]], ascending, without i itself, no target twice; ptr int64, target int32.
+ptr is int64, target int32.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from rankers.compiling import compiled
 
-# Page ids are 32 bits wide in memory and in files.
+# Page ids have 32 bits in memory and in files.
 MOST_PAGES = 2**31 - 1
 
 
@@ -23,14 +23,14 @@ class Rows(NamedTuple):
 
 
 def from_pairs(source: np.ndarray, target: np.ndarray, pages: int) -> Rows:
-    """Rows of these links (int32, 0 .. pages - 1); parallel ones count once, those of a page to itself not at all."""
-    # Twice turned, rows come out in order: a counting sort by target, then one by source.
+    """Rows of these links (int32, 0 .. pages - 1), without duplicates and links of a page to itself."""
+    # Two counting sorts, by target, then by source.
     ptr, found = _turned(*_by_target(source, target, pages), pages)
     return _read_only(ptr, found[: _drop_repeats(ptr, found)])
 
 
 def renumbered(rows: Rows, order: np.ndarray, place: np.ndarray) -> Rows:
-    """The same links where page order[i] is called i, and page p place[p]; a row's targets are in no order."""
+    """The links with page order[i] renamed i, and page p place[p]; targets are unordered."""
     ptr = np.zeros(len(rows.ptr), np.int64)
     np.cumsum(np.diff(rows.ptr)[order], out=ptr[1:])
     target = np.empty(len(rows.target), np.int32)
@@ -39,13 +39,13 @@ def renumbered(rows: Rows, order: np.ndarray, place: np.ndarray) -> Rows:
 
 
 def first_fault(rows: Rows) -> int | None:
-    """The first page whose row is not as this module's first lines say; None: all are. ptr must ascend to the end."""
+    """The first invalid row (see the module); None: all are valid. `ptr` must ascend."""
     found = int(_first_fault(rows.ptr, rows.target))
     return found if found >= 0 else None
 
 
 def _read_only(ptr: np.ndarray, target: np.ndarray) -> Rows:
-    """As a file's arrays are: for each kind of array, functions are compiled once more."""
+    # Read-only, like arrays of files: otherwise functions would be compiled twice.
     ptr.flags.writeable = target.flags.writeable = False
     return Rows(ptr, target)
 
@@ -70,7 +70,7 @@ def _by_target(source: np.ndarray, target: np.ndarray, pages: int) -> tuple[np.n
 
 @compiled
 def _turned(start: np.ndarray, index: np.ndarray, pages: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for columns: `index` of row i holds those j in whose row i is to be."""
+    """Transposes rows."""
     end = np.zeros(pages + 1, np.int64)
     for place in range(len(index)):
         end[index[place]] += 1
@@ -89,7 +89,7 @@ def _turned(start: np.ndarray, index: np.ndarray, pages: int) -> tuple[np.ndarra
 
 @compiled
 def _drop_repeats(ptr: np.ndarray, target: np.ndarray) -> int:
-    """Moves what is left together, in place; how many links that is."""
+    """Removes duplicates in place; returns the number of links left."""
     kept = 0
     begin = ptr[0]
     for row in range(len(ptr) - 1):

@@ -1,9 +1,7 @@
-"""The mode `seed`: paper 003's BlockRank as its figure 10 has it, for comparison with the paper.
+"""The mode `seed`: BlockRank as in paper 003, figure 10, for comparison.
 
-A page's rank within its block times the block's rank, where a block's links count as many as its pages have to another
-block, and a jump lands in every block as often. The paper leaves open whether links within a block count as the
-block's links to itself: here they do not. Its ranks are worse than a count of in-links in most respects
-(benchmarks/ranking.py); the mode `product` mends that at no cost.
+A block's links count the links of its pages to other blocks; jumps go to all blocks equally. The paper does not define
+links within a block: here they do not count. `product` is better at the same cost (benchmarks/ranking.py).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from rankers.problem import Problem, Solution
 
 
 def rank(problem: Problem) -> Solution:
-    """Local ranks times ranks by counted links, each to the problem's tolerance."""
+    """Local ranks times ranks of blocks by counted links."""
     graph = problem.graph
     local = local_ranks(problem, problem.tolerance)
     blocks = block_ranks(
@@ -27,14 +25,14 @@ def rank(problem: Problem) -> Solution:
 
 
 def counted(graph: Graph) -> BlockLinks:
-    """The links between blocks by their number, as shares of all that a block has to others."""
+    """The links between blocks by number, as shares of all links to other blocks."""
     outer = block_sums(graph.degree - graph.inner_degree, graph.blocks.start)
     share = 1 / np.maximum(outer, 1)
     return block_links(graph, np.repeat(share, np.diff(graph.blocks.start)), np.zeros(len(outer)))
 
 
 def block_teleport(problem: Problem) -> np.ndarray:
-    """Every block alike; with a personalisation as much as its pages have together."""
+    """All blocks equal, or by the sums of the personalisation."""
     start = problem.graph.blocks.start
     if (problem.teleport == problem.teleport[0]).all():
         return np.full(len(start) - 1, 1 / (len(start) - 1))

@@ -1,15 +1,10 @@
-"""Ranks of more pages than one machine holds: the modes of rankers, by Spark.
+"""Ranks more pages than one machine holds: the modes of rankers, by Spark.
 
     python -m rankers.spark FOLDER --mode exact --master local[2]
 
-FOLDER is what `scrapy convert` wrote, or holds pages*.parquet (url_hash, site_hash) and links*.parquet (source_hash,
-target_hash), anywhere that Spark reads from. Spark joins hashes and ids, deals whole blocks out to parts, and carries
-what parts tell each other; what a part computes stands in rankers.parts, and is asked for once for all its blocks. The
-links between blocks come together in the driver.
-
-A part is one row, its arrays as bytes: so a round moves no row per page, and the links stay in Spark's cache where
-they were put. Ranks equal those of one machine as near as the tolerance says. A machine that is lost in a round takes
-the run with it, unless --checkpoints names a folder that outlives it. An answer is whole where its _SUCCESS is.
+FOLDER: output of `scrapy convert`, or pages*.parquet (url_hash, site_hash) and links*.parquet (source_hash,
+target_hash). Spark distributes parts of whole blocks (rankers.parts) and their messages; the driver has the block
+graph. Losing a machine ends the run, unless --checkpoints names a folder that survives. Complete with _SUCCESS.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ try:
 except ImportError as error:
     if __name__ != "__main__":
         raise
-    # Its options could not be read without: the same last line and code that a wrong option has.
+    # The options need the library: exit with the code of a wrong option.
     sys.exit(extras.told_at_end("rankers.spark", error))
 
 from rankers import NAMES, check_numbers, folder, packed, parts
@@ -45,46 +40,46 @@ from rankers.problem import RankError, not_reached
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# With its links such a part takes 25 MB in the cache, and ten times that in the process that makes it.
+# Takes 25 MB in the cache with its links, and ten times that while it is built.
 PAGES_PER_PART = 250_000
-# Parts differ in size: several for each core let the cores end together.
+# Several per core: parts differ in size.
 PARTS_PER_CORE = 4
-# The start of `exact` need not be nearer than the product is to the ranks.
+# Tolerance of the start of `exact`, which need not be closer than the product.
 START_TOLERANCE = 1e-3
-# 1e-8 takes ten or so; a damping near 1 wants more.
+# 1e-8 takes about ten; a damping near 1 needs more.
 MOST_ROUNDS = 500
 
-# Told after each round: which it was, and the residual that is left.
+# Called after each round with its number and residual.
 Progress = Callable[[int, float], None]
 
 
 class SparkError(Exception):
-    """Nothing to rank, or no Spark to do it; says what came and what is expected."""
+    """No input, or no Spark; says what is expected."""
 
 
 class Input(NamedTuple):
-    """What is to be ranked."""
+    """The pages and links to rank."""
 
     pages: DataFrame  # page, block: bigint; each page once
-    links: DataFrame  # source, target: bigint; links from and to other pages than those are left out
-    key: str  # what the folder calls a page
+    links: DataFrame  # source, target: bigint; links of unknown pages are ignored
+    key: str  # the folder's name of the page column
 
 
 class Ranked(NamedTuple):
-    """What came out."""
+    """The result."""
 
-    pages: DataFrame  # page, block, rank; ranks sum to 1; in no order
-    rounds: int  # exchanges that `exact` took; 0 in the other modes
-    residual: float  # of `exact`: L1, at most
+    pages: DataFrame  # page, block, rank; ranks sum to 1; unordered
+    rounds: int  # rounds of `exact`; 0 in the other modes
+    residual: float  # of `exact`: upper bound, L1
 
 
-# --- the input --------------------------------------------------------------------------------------------
+# --- Input ---
 
 
 def read(spark: SparkSession, place: str, block: str = "site") -> Input:
-    """The pages and links of a folder. SparkError where it has other columns; FolderError where one is damaged.
+    """Reads a folder. Raises SparkError for unknown columns, FolderError for damaged files.
 
-    Digests are compared where the folder has a manifest and lies on this machine.
+    Digests are compared if a local folder has a manifest.
     """
     if (Path(place) / folder.MANIFEST).is_file():
         names = folder.read_manifest(Path(place))["files"]
@@ -112,13 +107,13 @@ def _input(pages: DataFrame, key: str, block: str, links: DataFrame, source: str
 
 
 def _check_once(pages: DataFrame) -> None:
-    """Two pages with one hash would each get the links of both; docs/decisions/0005-past-one-machine.md: how likely."""
+    # Equal hashes would merge the links of two pages; docs/decisions/0005-past-one-machine.md has the probability.
     twice = pages.groupBy("page").count().where("count > 1").first()
     if twice:
         raise SparkError(f"{twice['count']} pages have the url_hash {twice['page']}; expected each hash once")
 
 
-# --- ranking ----------------------------------------------------------------------------------------------
+# --- Ranking ---
 
 
 def rank(
@@ -131,10 +126,9 @@ def rank(
     reliable: bool = False,
     progress: Progress = lambda _round, _residual: None,
 ) -> Ranked:
-    """The ranks of one page or more, dealt out to `many` parts.
+    """The ranks of at least one page, in `many` parts. Raises RankError.
 
-    `reliable`: what a round found is written to the context's checkpoint folder. RankError where the tolerance cannot
-    be reached.
+    `reliable`: write each round to the context's checkpoint folder.
     """
     graph = _dealt(given, many)
     start = max(tolerance, START_TOLERANCE) if mode == "exact" else tolerance
@@ -156,16 +150,16 @@ def rank(
 
 
 class _State(NamedTuple):
-    """All parts after a round; lists are in the order of `number`."""
+    """All parts after a round; lists are ordered by part number."""
 
     frame: DataFrame  # columns of packed.STATE
     number: list[int]
     flows: list[Flow]
-    swept: list[Swept]  # without ranks, which stay where they are
+    swept: list[Swept]  # without ranks, which stay in `frame`
 
     @classmethod
     def of(cls, made: DataFrame, reliable: bool) -> _State:
-        """Has it computed, once: without a checkpoint each round would compute all before it twice."""
+        """Computes the frame once; without a checkpoint each round would compute earlier ones twice."""
         frame = made.checkpoint() if reliable else made.localCheckpoint()
         rows = _in_order(frame.drop("rank"))
         return cls(
@@ -177,9 +171,9 @@ class _State(NamedTuple):
 
 
 def _dealt(given: Input, many: int) -> DataFrame:
-    """The parts, in the cache: columns of packed.PARTS.
+    """The parts, cached: columns of packed.PARTS.
 
-    A block's part follows from its label alone, so that no table of blocks is needed and a lost task makes the same.
+    A block's part is a hash of its label, so a repeated task gives the same part.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -192,7 +186,7 @@ def _dealt(given: Input, many: int) -> DataFrame:
     links = given.links.join(here, "source").join(there, "target").drop("source", "target")
     rows = placed.unionByName(links, allowMissingColumns=True).repartition(many, "part")
     made = rows.sortWithinPartitions("part").mapInArrow(packed.build, ddl(packed.PARTS))
-    # Spark forgets what mapInArrow's rows are partitioned by; dealt out once more, no round moves them again.
+    # mapInArrow loses the partitioning: partition once more, so that rounds move no parts.
     dealt = made.repartition(many, "part").persist()
     dealt.count()
     placed.unpersist()
@@ -213,7 +207,6 @@ def _reaches(graph: DataFrame) -> list[Reach]:
 
 
 def _in_order(frame: DataFrame) -> list[dict[str, Any]]:
-    """Rows by part; sorted here, as Spark would look at all twice for it."""
     return sorted(frame.toArrow().to_pylist(), key=lambda row: int(row["part"]))
 
 
@@ -225,22 +218,20 @@ def _within(graph: DataFrame, mode: str, damping: float, tolerance: float) -> Da
 def _round(
     graph: DataFrame, state: _State, factors: list[np.ndarray], pages: int, damping: float
 ) -> DataFrame:
-    """Ranks times factors, told to all parts, and swept there."""
     from pyspark.sql import functions as f
 
     bare = graph.drop("page")
     scaled = bare.join(state.frame.select("part", "rank"), "part").join(
         _by_part(graph, state, factors), "part"
     )
-    told = scaled.mapInArrow(packed.tell, ddl(packed.TOLD))
-    heard = told.groupBy("part").agg(f.collect_list(f.struct("origin", "row", "value")).alias("heard"))
+    messages = scaled.mapInArrow(packed.tell, ddl(packed.TOLD))
+    heard = messages.groupBy("part").agg(f.collect_list(f.struct("origin", "row", "value")).alias("heard"))
     return bare.join(heard, "part").mapInArrow(
         partial(packed.sweep, pages=pages, damping=damping), ddl(packed.STATE)
     )
 
 
 def _answer(graph: DataFrame, state: _State, factors: list[np.ndarray]) -> DataFrame:
-    """Ranks times factors, brought to a sum of 1."""
     total = sum(float(flow.mass @ factor) for flow, factor in zip(state.flows, factors, strict=True))
     ranks = graph.select("part", "page", "label", "block_start").join(
         state.frame.select("part", "rank"), "part"
@@ -254,11 +245,11 @@ def _by_part(graph: DataFrame, state: _State, factors: list[np.ndarray]) -> Data
     return graph.sparkSession.createDataFrame(pa.table(rows))
 
 
-# --- the command ------------------------------------------------------------------------------------------
+# --- The command ---
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Ranks a folder; 0 done, 1 it did not work, 2 the call was wrong."""
+    """Exit code 0: done; 1: failed; 2: invalid arguments."""
     given = _given(arguments)
     try:
         with _Session(given.master, given.checkpoints) as spark:
@@ -275,16 +266,18 @@ def _given(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m rankers.spark", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "folder", metavar="FOLDER", help="a run of convert, or pages*.parquet and links*.parquet"
+        "folder", metavar="FOLDER", help="output of convert, or pages*.parquet and links*.parquet"
     )
     parser.add_argument("--mode", default="exact", choices=sorted(NAMES), help="default exact")
     parser.add_argument("--block", default="site", choices=BLOCKS, help="default site")
     parser.add_argument("--damping", type=float, default=0.85, help="default 0.85")
     parser.add_argument("--tolerance", type=float, default=1e-8, help="L1, default 1e-8")
-    parser.add_argument("--out", help="default FOLDER/ranks/spark-MODE-BLOCK; what is there gives way")
-    parser.add_argument("--parts", type=int, default=0, help=f"default: of {PAGES_PER_PART} pages or smaller")
-    parser.add_argument("--master", help="as local[2]; default: what spark-submit gave, else local[*]")
-    parser.add_argument("--checkpoints", help="a folder that all machines reach and that outlives them")
+    parser.add_argument("--out", help="default FOLDER/ranks/spark-MODE-BLOCK; is replaced")
+    parser.add_argument(
+        "--parts", type=int, default=0, help=f"default: parts of at most {PAGES_PER_PART} pages"
+    )
+    parser.add_argument("--master", help="such as local[2]; default: spark-submit's, else local[*]")
+    parser.add_argument("--checkpoints", help="a folder reachable from all machines")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     given = parser.parse_args(arguments)
     try:
@@ -293,14 +286,14 @@ def _given(arguments: list[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if given.out and os.path.normpath(given.out) == os.path.normpath(given.folder):
-        parser.error(f"--out is {given.out!r}, the folder that is ranked; expected another place")
+        parser.error(f"--out is {given.out!r}, the input folder; expected another one")
     if given.parts < 0:
-        parser.error(f"--parts is {given.parts}; expected 1 or more, or 0 for the default")
+        parser.error(f"--parts is {given.parts}; expected an integer >= 1, or 0 for the default")
     return given
 
 
 class _Session:
-    """A Spark session; one that was there before stays, one that was not is stopped at the end."""
+    """An existing Spark session, or a new one that is stopped at the end."""
 
     def __init__(self, master: str | None, checkpoints: str | None) -> None:
         self._master, self._checkpoints = master, checkpoints
@@ -312,7 +305,7 @@ class _Session:
             spark = self._ours = _start(self._master)
         if self._checkpoints:
             spark.sparkContext.setCheckpointDir(self._checkpoints)
-        # Merged, small rows would be few tasks however long their work is: a row here is a part.
+        # A row is a part: merging small partitions would leave few tasks.
         spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
         return spark
 
@@ -336,7 +329,7 @@ def _start(master: str | None) -> SparkSession:
     if master:
         builder = builder.master(master)
     if master and master.startswith("local"):
-        # Nobody else is to reach it, and its workers are to be this Python.
+        # Listen on loopback only; workers use this Python.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
@@ -345,7 +338,6 @@ def _start(master: str | None) -> SparkSession:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What is told in one line; anything else is a fault of ours."""
     ours = (SparkError, RankError, folder.FolderError, OSError)
     try:
         from py4j.protocol import Py4JError
@@ -387,7 +379,7 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(pages: DataFrame, out: str, key: str, block: str) -> None:
-    """Blocks first: whoever sees the pages' _SUCCESS sees all."""
+    # Blocks first, so that the pages' _SUCCESS means that all is complete.
     plural = {"site": "sites", "domain": "domains", "community": "communities"}[block]
     sums = (
         pages.groupBy("block")
@@ -407,7 +399,7 @@ def _text(figures: dict[str, Any]) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """What is at the bottom of it: a worker's error ends its trace, and Java's first cause comes last."""
+    """The root cause: the end of a worker's traceback, or Java's last cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     for mark in ("rankers.problem.RankError: ", "Caused by: "):
         found = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
@@ -417,7 +409,7 @@ def _one_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that workers find the functions that are sent to them by name.
+    # Import under the module's own name, so that workers find its functions.
     from rankers.spark import main as named
 
     sys.exit(named())

@@ -1,10 +1,10 @@
-"""A personalisation from a file: how often a jump lands on each page.
+"""Reads personalisation weights of jumps from a file.
 
     page_id,weight        or        site_id,weight
     17,2.5                          3,1
 
-A .csv with either header: pages or sites that are not listed weigh 0, a site's weight is spread over its pages evenly.
-A .npy holds an array of a weight for each page. ValueError names the line and what is wrong with it; OSError passes.
+Unlisted pages and sites in a .csv weigh 0; a site's weight is divided among its pages. A .npy has a weight per page.
+Raises ValueError, naming the line, and OSError.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _KEYS = ("page_id", "site_id")
 
 
 def read(path: Path, first: np.ndarray) -> np.ndarray:
-    """A weight for each page; site s has the pages first[s] .. first[s + 1] - 1."""
+    """A weight per page; site s has pages first[s] .. first[s + 1] - 1."""
     if path.suffix == ".npy":
         try:
             return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{path}: {error}; expected an array of a weight for each page") from None
+            raise ValueError(f"{path}: {error}; expected an array with a weight per page") from None
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             return _read_lines(lines, first)
@@ -45,7 +45,7 @@ def _read_lines(lines: Iterable[str], first: np.ndarray) -> np.ndarray:
         except (IndexError, ValueError):
             raise ValueError(f"line {number} is {','.join(row)!r:.60}; expected an id and a weight") from None
         if not 0 <= key < len(found):
-            raise ValueError(f"line {number} has the {header[0]} {key}; expected 0 .. {len(found) - 1}")
+            raise ValueError(f"line {number} has {header[0]} {key}; expected 0 .. {len(found) - 1}")
         found[key] += weight
     size = np.diff(first)
     return found if by_page else np.repeat(found / np.maximum(size, 1), size)

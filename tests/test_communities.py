@@ -259,13 +259,13 @@ def test_the_same_line_twice_is_one() -> None:
         ([f"{NAMES[0]},x,y"], "line 1: .*; expected site,community"),
         ([f"{NAMES[0]},"], "line 1: .*; expected site,community"),
         ([f"{NAMES[0]},x", f"{NAMES[0]},y"], "line 2: site 'https://a.example' is in 'x' and in 'y'"),
-        (["https://else.example,x"], "no such site: 'https://else.example'; expected the 6 sites"),
-        ([f"{n},x" for n in range(8)], "no such site: '0', '1', '2', '3', '4' and 3 more; expected"),
+        (["https://else.example,x"], "unknown sites: 'https://else.example'; expected some of the 6 sites"),
+        ([f"{n},x" for n in range(8)], "unknown sites: '0', '1', '2', '3', '4' and 3 more; expected"),
         ([b"\xff\xfe\x00,x"], r"line 1: b'\\xff\\xfe\\x00,x' is not UTF-8"),
         ([f'"{NAMES[0]},x', f"{NAMES[1]},y"], "line 2: unexpected end of data; expected site,community"),
         (["x" * 200_000 + ",y"], "line 1: field larger than field limit"),
-        ([b"\x00,\x00"], "no such site|NUL"),
-        (["\x1b[31m\udcff,x"], r"no such site: '\\x1b\[31m\\udcff'"),
+        ([b"\x00,\x00"], "unknown sites|NUL"),
+        (["\x1b[31m\udcff,x"], r"unknown sites: '\\x1b\[31m\\udcff'"),
     ],
 )
 def test_what_is_no_such_file_is_named(lines: list, words: str) -> None:

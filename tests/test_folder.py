@@ -103,7 +103,7 @@ def test_what_was_not_made_here_does_not_give_way(tmp_path: Path, name: str) -> 
     with pytest.raises(FolderError, match=rf"{name} has no manifest\.json"):
         write(tmp_path / "run")
     letters.with_name("manifest.json").write_text('{"name": "a web application"}')
-    with pytest.raises(FolderError, match="is of format None"):
+    with pytest.raises(FolderError, match="has format None"):
         write(tmp_path / "run")
     assert letters.read_text() == "dear"
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -174,7 +174,7 @@ def test_damage_is_told(tmp_path: Path, damage: object, told: str) -> None:
 
 
 def test_a_file_that_the_manifest_does_not_name_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"names no links\.parquet"):
+    with pytest.raises(FolderError, match=r"does not list links\.parquet"):
         check(write(tmp_path / "run"), ["links.parquet"])
 
 

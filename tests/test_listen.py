@@ -400,7 +400,10 @@ def test_nothing_is_acknowledged_that_is_not_in_the_stream(place: Place, valkey:
         ({"LISTEN_ALLOW": "10.0.0.0/8,neighbours"}, "LISTEN_ALLOW is '10.0.0.0/8,neighbours': "),
         ({"LISTEN_PORT": "65536"}, "LISTEN_PORT is '65536'; expected "),
         ({"LISTEN_PACKET_BYTES": "20"}, "LISTEN_PACKET_BYTES is '20'; expected "),
-        ({"LISTEN_UTC_OFFSET": "9"}, "LISTEN_UTC_OFFSET: '9' is not an offset from UTC; expected one such as +09:00"),
+        (
+            {"LISTEN_UTC_OFFSET": "9"},
+            "LISTEN_UTC_OFFSET: '9' is not an offset from UTC; expected one such as +09:00",
+        ),
     ],
     ids=str,
 )

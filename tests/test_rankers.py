@@ -197,7 +197,7 @@ def test_what_cannot_be_reached_is_an_error_that_says_so(
     for module, words in ((exact, "exact ranks"), (local, "local ranks")):
         with (
             monkeypatch.context() as patch,
-            pytest.raises(RankError, match=f"{words} did not come to .* in 2 sweeps"),
+            pytest.raises(RankError, match=f"{words}: residual .* after 2 sweeps"),
         ):
             patch.setattr(module, "MOST_SWEEPS", 2)
             rank(graph_of(pairs, block), "exact" if module is exact else "product")
@@ -205,7 +205,7 @@ def test_what_cannot_be_reached_is_an_error_that_says_so(
     monkeypatch.setattr(exact, "MOST_SWEEPS", 1)
     assert main([str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("rankers: exact ranks did not come to a residual of 1e-08 in 1 sweeps, but to ")
+    assert said.startswith("rankers: exact ranks: residual ")
     assert said.endswith("expected a larger tolerance or a smaller damping\n")
 
 
@@ -240,11 +240,11 @@ def test_whole_numbers_of_any_type_are_taken(kind: type) -> None:
         ([0], [2], [0, 0], r"target\[0\] is 2, a page outside 0 \.\. 1"),
         ([0, -1], [1, 1], [0, 0], r"source\[1\] is -1, a page outside"),
         ([0, 1], [1], [0, 0], "2 sources and 1 targets"),
-        ([0.5], [1], [0, 0], r"source\[0\] is 0.5; expected whole numbers"),
+        ([0.5], [1], [0, 0], r"source\[0\] is 0.5; expected integers"),
         ([0], [np.nan], [0, 0], r"target\[0\] is nan"),
         ([0], [1], [0, np.inf], r"block\[1\] is inf"),
         (["a"], [1], [0, 0], "source is an array of <U1"),
-        ([[0]], [1], [0, 0], r"source has the shape \(1, 1\)"),
+        ([[0]], [1], [0, 0], r"source has shape \(1, 1\)"),
         ([0], [1], [], r"a page outside 0 \.\. -1; expected one of the 0 pages"),
     ],
 )
@@ -338,16 +338,16 @@ DAMAGES = {
         "holds int64 of shape .* expected a row of int32",
     ),
     "a table": ("target", lambda array: array.reshape(2, 5), r"shape \(2, 5\)"),
-    "a link too few": ("target", lambda array: array[:-1], "does not ascend from 0 to the 9 links"),
-    "rows out of order": ("ptr", put(2, 0), "ptr.npy does not ascend"),
-    "a first row too late": ("ptr", put(0, 1), "ptr.npy does not ascend"),
-    "no rows": ("ptr", lambda array: array[:0], "ptr.npy does not ascend"),
-    "sites beyond the pages": ("site", put(-1, 9), "site.npy does not ascend from 0 to the 8 pages"),
-    "sites out of order": ("site", put(1, 7), "site.npy does not ascend"),
+    "a link too few": ("target", lambda array: array[:-1], "expected numbers ascending from 0 to 9, the number of links"),
+    "rows out of order": ("ptr", put(2, 0), "ptr.npy is invalid"),
+    "a first row too late": ("ptr", put(0, 1), "ptr.npy is invalid"),
+    "no rows": ("ptr", lambda array: array[:0], "ptr.npy is invalid"),
+    "sites beyond the pages": ("site", put(-1, 9), "site.npy is invalid; expected numbers ascending from 0 to 8, the number of pages"),
+    "sites out of order": ("site", put(1, 7), "site.npy is invalid"),
     "a domain too few": (
         "domain",
         lambda array: array[:-1],
-        "domain.npy has 3 numbers; expected one for each of 4",
+        "domain.npy has 3 numbers; expected one per site (4)",
     ),
     "a domain below 0": ("domain", put(1, -1), "domain.npy has numbers outside 0 .. 3"),
     "a file cut short": ("target", None, "cannot be read"),
@@ -396,7 +396,7 @@ def test_a_folder_that_is_not_whole_is_none(saved: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("given", [[0, 1], [0, 1, 2, 4], [0, -1, 1, 1]])
 def test_groups_that_are_none_are_not_saved(tmp_path: Path, given: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"domain has . numbers; expected one for each of 4 blocks"):
+    with pytest.raises(ValueError, match=r"domain has . numbers; expected one per block \(4\)"):
         graph_of(LINKS, SITES).save(tmp_path / "run", np.array(given))
     assert list(tmp_path.iterdir()) == []
 
@@ -499,7 +499,7 @@ def test_the_command_in_a_process_of_its_own(saved: Path, tmp_path: Path) -> Non
         (["FOLDER/nowhere"], 1, "nowhere has no manifest.json"),
         (["FOLDER", "--mode", "sideways"], 2, "mode is 'sideways'; expected one of exact"),
         (["FOLDER", "--block", "host"], 2, "invalid choice: 'host'"),
-        (["FOLDER", "--damping", "1"], 2, "damping is 1.0; expected 0 up to below 1"),
+        (["FOLDER", "--damping", "1"], 2, "damping is 1.0; expected 0 <= damping < 1"),
         (["FOLDER", "--damping", "often"], 2, "invalid float value: 'often'"),
         (["FOLDER", "--tolerance", "0"], 2, "tolerance is 0.0; expected a number above 0"),
         (["FOLDER", "--personalisation", "FOLDER/none.csv"], 1, "No such file"),
@@ -565,8 +565,8 @@ def test_a_personalisation_by_site_is_spread_over_its_pages(saved: Path, tmp_pat
         (b"url,weight\n", "the header is 'url,weight'; expected page_id,weight or site_id,weight"),
         (b"page_id,weight\n1\n", "line 2 is '1'; expected an id and a weight"),
         (b"page_id,weight\n1,2\nx,1\n", "line 3 is 'x,1'"),
-        (b"page_id,weight\n8,1\n", "line 2 has the page_id 8; expected 0 .. 7"),
-        (b"site_id,weight\n4,1\n", "line 2 has the site_id 4; expected 0 .. 3"),
+        (b"page_id,weight\n8,1\n", "line 2 has page_id 8; expected 0 .. 7"),
+        (b"site_id,weight\n4,1\n", "line 2 has site_id 4; expected 0 .. 3"),
         (b"page_id,weight\n1,-1\n", "personalisation[1] is -1.0"),
         (b"page_id,weight\n1,nan\n", "personalisation[1] is nan"),
         (b"page_id,weight\n", "personalisation is 0 for every page"),
@@ -582,7 +582,7 @@ def test_a_file_that_is_no_personalisation_is_told(
     assert said in capsys.readouterr().err
     path.with_suffix(".npy").write_bytes(text)
     assert main([str(saved), "--personalisation", str(path.with_suffix(".npy"))]) == 1
-    assert "expected an array of a weight for each page" in capsys.readouterr().err
+    assert "expected an array with a weight per page" in capsys.readouterr().err
 
 
 # --- compiled functions -----------------------------------------------------------------------------------

@@ -257,10 +257,10 @@ def test_the_command_as_a_process_of_its_own(spark: Any, made: Web, tmp_path: Pa
     ("words", "told"),
     [
         (["--mode", "sideways"], "invalid choice: 'sideways'"),
-        (["--damping", "1"], "damping is 1.0; expected 0 up to below 1"),
+        (["--damping", "1"], "damping is 1.0; expected 0 <= damping < 1"),
         (["--tolerance", "0"], "tolerance is 0.0; expected a number above 0"),
         (["--parts", "-1"], "--parts is -1; expected 1 or more"),
-        (["--out", "./folder/"], "--out is './folder/', the folder that is ranked; expected another place"),
+        (["--out", "./folder/"], "--out is './folder/', the input folder; expected another one"),
     ],
 )
 def test_wrong_words_end_with_2(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
