@@ -200,10 +200,10 @@ def test_vague_communities_are_no_worse_than_those_of_networkx(seed: int) -> Non
     [
         ([0, 2], [1, 1], [1, 1], r"source holds 0 \.\. 2; expected sites 0 \.\. 1"),
         ([0], [-1], [1], r"target holds -1 \.\. -1"),
-        ([0.5], [1], [1], "source holds float64; expected ids"),
-        ([0], [1], [-1], "a weight is below 0"),
-        ([0], [1], [np.nan], "a weight is below 0, infinite or not a number"),
-        ([0], [1], [np.inf], "a weight is below 0, infinite or not a number"),
+        ([0.5], [1], [1], "source holds float64; expected integer"),
+        ([0], [1], [-1], "a weight is negative"),
+        ([0], [1], [np.nan], "a weight is negative, infinite or NaN"),
+        ([0], [1], [np.inf], "a weight is negative, infinite or NaN"),
         ([0], [1, 0], [1], "1 sources, 2 targets and 1 weights"),
     ],
 )

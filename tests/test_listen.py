@@ -431,7 +431,7 @@ def test_a_server_that_cannot_tell_what_is_on_its_disk(place: Place, valkey: Run
     valkey.client.config_set("appendonly", "no")
     run = place.run("listen", REDIS_URL=valkey.url, LISTEN_PORT=0, LISTEN_ACKNOWLEDGE="disk")
     run.refused(
-        "LISTEN_ACKNOWLEDGE is 'disk', and the server cannot tell", "appendonly yes, or 'stream'", code=2
+        "LISTEN_ACKNOWLEDGE is 'disk', but the server cannot confirm", "appendonly yes, or 'stream'", code=2
     )
 
 
@@ -513,7 +513,7 @@ def test_no_descriptor_left(place: Place, valkey: RunningServer) -> None:
     resource.prlimit(ear.run.pid, resource.RLIMIT_NOFILE, (most, most + 1000))
     with ear.line() as line:
         line.sendall(a_packet(1))
-    ear.run.says("no connection can be taken now: Too many open files")
+    ear.run.says("cannot accept connections now: Too many open files")
     resource.prlimit(ear.run.pid, resource.RLIMIT_NOFILE, (most + 1000, most + 1000))
     eventually(lambda: len(in_stream(valkey)) == 2, "who waited is served")
     ear.end()

@@ -138,7 +138,7 @@ def test_a_time_may_be_a_little_ahead(ahead: int) -> None:
 
 @pytest.mark.parametrize("text", ["9:00", "+9:00", "+15:00", "+09:60", "Z", "", "+09:00 "])
 def test_what_is_no_offset(text: str) -> None:
-    with pytest.raises(ValueError, match="expected one as"):
+    with pytest.raises(ValueError, match="expected one such as"):
         offset(text)
 
 

@@ -124,7 +124,7 @@ class RecheckPlanner:
         asking = await asyncio.to_thread(read_asking, self._engine, site, work, self._options, at_ms)
         packed = bool(asking.pages) and await self._queue.pack(site, work, pack(asking))
         if packed:
-            logger.debug("%s: %d pages packed for %s", site, len(asking.pages), work)
+            logger.debug("site %s: %d pages planned for %s", site, len(asking.pages), work)
         # If the site is leased for this job, what is due by now waits for the next lease.
         await self._queue.release(site, work, at_ms if asking.pages else asking.next_due_ms)
         return packed
@@ -149,7 +149,7 @@ class RecheckPlanner:
         if packed or not asking.pages:
             await self._queue.keep_account(look.account._asdict())
         if packed:
-            logger.debug("%s: %d pages chosen for recheck", site, len(asking.pages))
+            logger.debug("site %s: %d pages planned for recheck", site, len(asking.pages))
         await self._queue.release(site, "recheck", at_ms if asking.pages else asking.next_due_ms)
         return packed
 
