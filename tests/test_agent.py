@@ -86,7 +86,7 @@ def test_new_pages_of_finished_sites_need_a_coordinator(place: Place, valkey: Ru
     with SmallSite({"*": links()}) as site:
         place.start_crawl([site.root], **own).wait().succeeded()
         run = place.start_crawl([f"{site.site}/new"], **own).wait()
-        run.refused("1 finished sites may have new pages, and no coordinator runs", code=1)
+        run.refused("1 finished sites may have new pages, but no coordinator is running", code=1)
         assert run.err.count("agent: 1 finished sites may have new pages") == 1
         assert run.err.splitlines()[-1].startswith("lowtide: 1 finished sites may have new pages")
         assert site.pages == {"/": 1}
@@ -128,7 +128,7 @@ def test_pages_get_their_tries_and_sites_their_rests(place: Place, valkey: Runni
         assert tries[1] - tries[0] >= 0.4
         busy = next(number for number, hit in enumerate(hits) if hit.status == 503)
         assert hits[busy + 1].monotonic - hits[busy].monotonic >= 1.0
-        assert "rests for 1 s: it answered 503" in run.err
+        assert "backing off for 1 s: it answered 503" in run.err
         assert place.rows("select outcome, status, tries from pages where url like '%broken%'") == [
             ("failed", 500, 2)
         ]
@@ -154,7 +154,7 @@ def test_a_broken_checkpoint_costs_its_own_site_only(place: Place, valkey: Runni
         run = fleet.agent()
         wait_for_hits(farm, 12, before)
         fleet.kill(run)  # what it has published since is a good checkpoint again
-        assert f"{broken}: its checkpoint cannot be read" in run.err
+        assert f"{broken}: checkpoint unreadable" in run.err
         assert whole not in run.err
 
         run = fleet.agent()
@@ -174,10 +174,7 @@ def test_what_is_no_path_of_a_site_is_left_out_and_told_once(place: Place, valke
         valkey.client.rpush(key(f"paths:{site.site}"), "trash", "/x\nmore trash", b"\xff", b"/\xff")
         run = place.crawl([], REDIS_URL=valkey.url).succeeded()
         assert run.err.count("are no paths and left out") == 1
-        assert (
-            f"{site.site}: 3 of the paths given for it are no paths and left out, the first is 'trash'; expected /…"
-            in run.err
-        )
+        assert f"site {site.site}: 3 invalid paths left out, the first is 'trash'; expected /…" in run.err
         assert set(site.pages) == {"/x", "/%EF%BF%BD"}
 
 
@@ -197,7 +194,7 @@ def test_a_page_that_cannot_be_asked_for_has_failed(place: Place, valkey: Runnin
         queue.give_checkpoint(site.site, frontier.whole())
         queue.restore([Restored(site.site, "suspended")])
         run = place.crawl([], REDIS_URL=valkey.url).succeeded()
-        assert f"{site.site}: 'trash' cannot be asked for: ValueError" in run.err
+        assert f"{site.site}: 'trash' request failed to build: ValueError" in run.err
         assert site.pages == {"/": 1, "/x": 1}
         assert [page.path for page in told_pages(valkey) if page.outcome == "failed"] == ["trash"]
 
@@ -207,8 +204,8 @@ def test_a_site_that_cannot_be_asked_goes_back(place: Place, valkey: RunningServ
         broken = f"{site.site}x"
         queue.add(broken, site.site)
         run = place.crawl([], REDIS_URL=valkey.url).succeeded()
-        assert re.search(rf"{broken} rests for \d+ s: UnsupportedURLSchemeError: ", run.err)
-        assert f"1 sites wait until later and go on in the next run: {broken}" in run.err
+        assert re.search(rf"{broken}: backing off for \d+ s: UnsupportedURLSchemeError: ", run.err)
+        assert f"1 sites are due later and continue in the next run: {broken}" in run.err
         assert site.pages == {"/": 1}
 
 

@@ -425,7 +425,7 @@ def test_nothing_is_lost_while_the_disk_is_full(place: Place, valkey: RunningSer
     ):
         run = fleet.agent(ARCHIVE_BUFFER_BYTES=30_000)
         resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
-        run.says("finished pages wait until it can be written", 30)
+        run.says("publishing is paused until the archive is writable", 30)
         quiet_since(farm, 1.0)  # fetching pauses
         assert run.process.poll() is None
         published = check_rows(place)

@@ -68,10 +68,10 @@ def test_lines_that_are_no_seeds_are_told_and_the_others_go_on(place: Place, far
     ]
     file.write_text("\n".join(lines))
     run = place.crawl([str(file)]).succeeded()
-    assert "line 4: 'no url at all' is no seed" in run.err
-    assert "line 5: 'ftp://127.0.1.1/' is no seed" in run.err
+    assert "line 4: 'no url at all' is not a seed" in run.err
+    assert "line 5: 'ftp://127.0.1.1/' is not a seed" in run.err
     assert "expected http or https" in run.err
-    assert "line 7: 'http://' is no seed" in run.err
+    assert "line 7: 'http://' is not a seed" in run.err
     assert run.err.count("is no seed") == 3
     assert place.stored() == farm.expected()
 
@@ -79,7 +79,7 @@ def test_lines_that_are_no_seeds_are_told_and_the_others_go_on(place: Place, far
 def test_seeds_outside_of_the_patterns_are_named(place: Place, farm: Farm) -> None:
     outside = [f"http://127.0.9.{number}/" for number in range(1, 10)]
     run = place.crawl([farm.seeds[0], *outside], SCOPE_EXCLUDE="//127.0.9").succeeded()
-    said = f"9 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE, the first: {' '.join(outside[:5])}\n"
+    said = f"9 seeds excluded by SCOPE_INCLUDE or SCOPE_EXCLUDE, the first: {' '.join(outside[:5])}\n"
     assert said in run.err
     assert place.stored().keys() == {farm.seeds[0].rstrip("/")}
     seeded = place.run("seed", *outside[:2], SCOPE_EXCLUDE="//127.0.9")
@@ -91,16 +91,16 @@ def test_only_seeds_outside_of_the_patterns(place: Place) -> None:
     seeds = ["http://127.0.9.1/", "http://127.0.9.2/a"]
     run = place.crawl(seeds, SCOPE_INCLUDE="/docs/")
     run.refused(
-        "2 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE: http://127.0.9.1/ http://127.0.9.2/a",
-        "no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out all 2 URLs given",
+        "2 seeds excluded by SCOPE_INCLUDE or SCOPE_EXCLUDE: http://127.0.9.1/ http://127.0.9.2/a",
+        "no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE excludes all 2 URLs given",
         code=WRONG_CALL,
     )
     assert "expected -a seeds" not in run.err
-    assert run.err.splitlines()[-1].startswith("lowtide: no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out")
+    assert run.err.splitlines()[-1].startswith("lowtide: no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE excludes")
     file = place.folder / "seeds.txt"
     file.write_text("no url at all\nhttp://127.0.9.1/\n")
     run = place.crawl([str(file)], SCOPE_INCLUDE="/docs/")
-    run.refused("leaves out all 1 URLs given, and 1 lines are no URLs", code=WRONG_CALL)
+    run.refused("excludes all 1 URLs given, and 1 lines are invalid", code=WRONG_CALL)
 
 
 def test_only_junk_is_no_seed(place: Place) -> None:
@@ -334,7 +334,7 @@ def test_another_spider_under_the_same_prefix(place: Place, farm: Farm) -> None:
     before = len(farm.hits())
     run = place.start_crawl(farm.seeds, **given).wait()
     run.refused(
-        "KEY_PREFIX 'lt' holds the crawl of spider 'site', not of 'other'",
+        "KEY_PREFIX 'lt' belongs to spider 'site', not 'other'",
         "expected",
         code=USELESS_TO_TRY_AGAIN,
     )

@@ -125,7 +125,7 @@ def test_stubborn_urls_hold_up_none_of_the_others(place: Place) -> None:
     }
     with SmallSite(routes) as site:
         run = place.crawl([site.root], **GIVEN).succeeded()
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
         assert "wait until later" not in run.err
         good = {path for path in ("/", *listed) if path not in bad}
         assert place.stored()[site.site] == {site.site + path for path in good}
@@ -156,7 +156,7 @@ def test_a_section_that_always_fails_is_not_the_site(place: Place) -> None:
     routes = {"/": links("/a", *broken, "/b"), **dict.fromkeys(broken, BUSY), "*": links()}
     with SmallSite({**routes, "/robots.txt": Reply(404)}) as site:
         run = place.crawl([site.root], **GIVEN).succeeded()
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
         assert failed(place, site) == dict.fromkeys(broken, (503, 3))
         assert site.pages["/"] + site.pages["/a"] == 2 + 2, "one trial for each five bad URLs"
         assert site.pages["/b"] == 1
@@ -171,13 +171,13 @@ def test_a_trial_obeys_robots_txt_as_it_is_by_now(place: Place) -> None:
         run = place.crawl([site.root], **given).succeeded()
         assert site.paths.count("/robots.txt") > 1
         assert site.pages["/"] == 1
-        assert f"{site.site} rests for" in run.err
+        assert f"{site.site}: backing off for" in run.err
 
 
 def test_the_only_page_that_is_left_is_tried_and_has_failed(place: Place) -> None:
     with SmallSite({"/": links("/stubborn/1"), "/stubborn/1": BUSY, "/robots.txt": Reply(404)}) as site:
         run = place.crawl([site.root], **GIVEN).succeeded()
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
         assert failed(place, site) == {"/stubborn/1": (503, 3)}
 
 
@@ -190,7 +190,7 @@ def test_a_url_that_gives_no_answer_is_no_reason_to_look_whether_its_site_is_the
             for number, bad in enumerate((links(seconds=30), RESET), 1)
         ]
         run = place.crawl([site.root for site in sites], **GIVEN).succeeded()
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
         assert [failed(place, site)["/bad"] for site in sites] == [(-4, 3), (-6, 3)]
         assert [site.paths.count("/robots.txt") for site in sites] == [1, 1]
 
@@ -200,7 +200,7 @@ def test_a_url_that_gives_no_answer_is_no_reason_to_look_whether_its_site_is_the
 
 def rests(err: str, site: SmallSite) -> list[int]:
     """How many seconds each of the site's rests is to take."""
-    return [int(seconds) for seconds in re.findall(rf"{site.site} rests for (\d+) s", err)]
+    return [int(seconds) for seconds in re.findall(rf"{site.site}: backing off for (\d+) s", err)]
 
 
 def check_rests(err: str, sites: list[SmallSite], seconds: int) -> None:
@@ -246,7 +246,7 @@ def test_a_site_that_gets_overloaded_rests_once_a_loaded_page_fails_too(place: P
 def test_a_site_whose_first_page_alone_is_known_and_fails_rests(place: Place) -> None:
     with SmallSite({"/": BUSY, "/robots.txt": Reply(404)}) as site:
         run = place.crawl([site.root], **GIVEN).stored_nothing()
-        assert f"{site.site} rests for 6" in run.err
+        assert f"{site.site}: backing off for 6" in run.err
         assert site.pages == {"/": 1}
         for _ in range(2):
             place.run("site", "resume", site.site).succeeded()
@@ -280,4 +280,4 @@ def test_a_site_that_asks_for_a_rest_once_gets_it_as_a_whole(place: Place) -> No
 
 def test_a_field_of_a_page_that_was_loaded_asks_for_no_rest(place: Place) -> None:
     with SmallSite({"/": links()._replace(fields={"Retry-After": "120"})}) as site:
-        assert "rests for" not in place.crawl([site.root], **GIVEN).succeeded().err
+        assert "backing off for" not in place.crawl([site.root], **GIVEN).succeeded().err

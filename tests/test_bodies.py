@@ -168,7 +168,7 @@ def test_rules_that_are_cut_short_close_their_site(tmp_path: Path, robots: Reply
         runs = [place.crawl([web.root], **given).stored_nothing()]
         if "is given up" not in runs[0].err:  # else the site was due again before the agent had ended
             runs.append(place.crawl([], **given).stored_nothing())
-        assert "is given up after 2 times: robots.txt cannot be read" in runs[-1].err
+        assert "given up after 2 attempts: robots.txt cannot be read" in runs[-1].err
         assert web.pages == {}
         assert place.rows("select outcome, status, error like '%robots.txt cannot be read%' from pages") == [
             ("failed", -8, 1)

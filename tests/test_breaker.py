@@ -40,7 +40,7 @@ def test_a_site_that_never_answers_is_probed_and_then_given_up(tmp_path: Path) -
     with Place(tmp_path) as place:
         seeds = [f"{NOBODY}/", f"{NOBODY}/a", f"{NOBODY}/b"]
         first = place.crawl(seeds, SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing()
-        assert f"{NOBODY} rests for 0 s" in first.err
+        assert f"{NOBODY}: backing off for 0 s" in first.err
         if "is given up" not in first.err:  # else the site was due again before the agent had ended
             assert outcomes(place) == {}
             assert "is given up" in place.crawl([], SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing().err
@@ -61,18 +61,18 @@ def test_a_site_that_cannot_be_asked_is_left_alone_longer_and_longer_and_then_gi
     with SmallSite({"*": links()}) as web, Place(tmp_path) as place:
         for number, seconds in enumerate((600, 1200)):
             run = place.crawl([] if number else [web.root, f"{web.root}a"], **given).stored_nothing()
-            assert f"{web.site}: no request could be made: UnicodeEncodeError" in run.err
-            found = re.search(rf"{web.site} rests for (\d+) s: UnicodeEncodeError", run.err)
+            assert f"{web.site}: request failed to build: UnicodeEncodeError" in run.err
+            found = re.search(rf"{web.site}: backing off for (\d+) s: UnicodeEncodeError", run.err)
             assert found, run.err
             assert seconds <= int(found[1]) <= seconds * 1.1
             assert outcomes(place) == {}
             place.run("site", "resume", web.site).succeeded()
         last = place.crawl([], **given).stored_nothing()
-        assert f"{web.site} is given up after 3 times: no request can be made" in last.err
+        assert f"site {web.site}: given up after 3 attempts: request failed to build" in last.err
         assert "wait until later" not in last.err
         assert web.paths == []
         assert outcomes(place) == {("failed", -13): 2}
-        assert place.rows("select distinct error like 'no request can be made: %' from pages") == [(1,)]
+        assert place.rows("select distinct error like 'request failed to build: %' from pages") == [(1,)]
         assert place.rows("select state, published from sites") == [("finished", 2)]
         place.run("report", "ledger").succeeded()
 
@@ -120,7 +120,7 @@ def test_a_site_that_dies_keeps_its_pages_until_they_have_their_verdict(tmp_path
             run = place.start_crawl([web.root], SITE_PROBE_SECONDS=600)
             eventually(lambda: len(web.pages) > 5, "some pages", 60)
         run.wait().succeeded()
-        assert "rests for" in run.err
+        assert "backing off for" in run.err
         loaded = sum(many for (_, status), many in outcomes(place).items() if status == 200)
         assert 5 <= loaded <= web.pages.total()
         assert outcomes(place).total() - loaded <= 1, "the others have no verdict yet"
@@ -144,7 +144,7 @@ def test_two_bad_pages_of_a_good_site_trip_nothing(tmp_path: Path) -> None:
     with SmallSite({"/": links(*bad, *good), **bad, **good}) as web, Place(tmp_path) as place:
         given = {"HEAD_TIMEOUT_SECONDS": 0.4, "MAX_TRIES": 1, "ADAPTIVE_TIMEOUTS": False}
         run = place.crawl([web.root], **given).succeeded()
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
         found = Counter(status for _, status in outcomes(place).elements())
         assert found == {200: 6, -4: 3, 404: 3}
         robots = web.paths.count("/robots.txt")

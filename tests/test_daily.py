@@ -100,7 +100,7 @@ def test_a_site_that_had_its_requests_waits_for_the_next_day(place: Place, valke
         assert len(large.log) == 10
         assert large.paths[0] == "/robots.txt"
         assert small.pages == {"/": 1, "/a": 1}
-        assert "its 10 requests of the day are used up (SITE_REQUESTS_PER_DAY)" in run.err
+        assert "all 10 requests of the day are used (SITE_REQUESTS_PER_DAY)" in run.err
         check_waits_for_midnight(valkey, large)
         told = shown(place, valkey, large)
         assert (told["state"], told["done"], told["known"]) == ("later", 9, 41)
@@ -135,7 +135,7 @@ def test_a_site_that_had_its_bytes_waits_too(place: Place, valkey: RunningServer
     routes = {"/": links(*MANY), "/0": failed, "*": Reply(200, fields, "x" * 10_000)}
     with SmallSite(routes) as site:
         run = place.crawl([site.root], REDIS_URL=valkey.url, SITE_BYTES_PER_DAY=50_000).succeeded()
-        assert "its 50000 bytes of the day are used up (SITE_BYTES_PER_DAY)" in run.err
+        assert "all 50000 bytes of the day are used (SITE_BYTES_PER_DAY)" in run.err
         assert site.paths == ["/robots.txt", "/", "/0", "/1", "/2", "/3"], "of 10 kB, robots.txt too"
         check_waits_for_midnight(valkey, site)
 

@@ -176,7 +176,7 @@ def say(runs: Sequence[Run], text: str, before: Sequence[int]) -> bool:
 
 def pause(runs: Sequence[Run]) -> bool:
     """Whether each has paused for a stream that is full."""
-    return say(runs, "fetching pauses", [0] * len(runs))
+    return say(runs, "fetching is paused", [0] * len(runs))
 
 
 def go_through(crawls: list[Crawl], seconds: float, frozen_seconds: float) -> None:
@@ -213,7 +213,7 @@ def take_away(crawls: list[Crawl], seconds: float, frozen_seconds: float) -> Non
 def check_through(fleet: Fleet) -> None:
     """Agents paused and went on, none lost a site, nothing was fetched twice."""
     for run in fleet.agents:
-        assert "fetching goes on" in run.err, run.err
+        assert "fetching resumes" in run.err, run.err
         assert run.err.count("Redis is away") == run.err.count("Redis is back") >= 1, run.err
         assert "lost its" not in run.err, run.err
     fleet.check_exact()
@@ -477,7 +477,7 @@ def test_disks_are_full(place: Place) -> None:
         fleet.until_stored(5)
         fill_and_free(fleet, of_server, agents, "Redis is away", "Redis is back")
         fill_and_free(fleet, of_tables, fleet.coordinators, "waiting for the database", "database is back")
-        fill_and_free(fleet, of_archive, agents, "finished pages wait until", "can be written again")
+        fill_and_free(fleet, of_archive, agents, "publishing is paused until", "publishing resumes")
         fleet.wait()
         fleet.check_exact()
         fleet.check_ledger()

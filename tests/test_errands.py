@@ -341,7 +341,7 @@ def test_whatever_is_put_in_a_pages_place_ends_its_turn(
         # robots.txt and the site hold for it as well.
         assert found["private"][:2] == found["elsewhere"][:2] == ("failed", -9)
         assert "robots.txt of" in found["private"][2]
-        assert "http://127.0.1.9:9/ is not of" in found["elsewhere"][2]
+        assert "http://127.0.1.9:9/ is not on" in found["elsewhere"][2]
         assert items(place, "erred") == []
         words = {one["url"].rpartition("/")[2]: one["word"] for one in items(place, "url")}
         assert words == {"": "", "put-for-callback": "", "put-for-arguments": "put"}
@@ -424,15 +424,15 @@ def test_what_a_seed_or_a_link_elsewhere_has_no_room_for_is_told(crawl: Crawl, s
         followed = scope == "any"
         assert two.pages == ({"/": 1} if followed else {})
         assert not any("X-A" in asked.fields for asked in one.log)
-        seed = "is taken as a seed, without its errback, cb_kwargs, headers, cookies, meta['kept']"
+        seed = "handled as a seed, without its errback, cb_kwargs, headers, cookies, meta['kept']"
         assert f"{one.root} {seed}" in run.err
-        assert run.err.count("is taken as a seed") == 1
-        link = "is taken as a link to a site that is not in hand, without its cb_kwargs, meta['kept']"
+        assert run.err.count("handled as a seed") == 1
+        link = "handled as a link to a site that is not leased here, without its cb_kwargs, meta['kept']"
         assert (f"{two.root} {link}" in run.err) is followed
         # Told once: a page may have many.
-        assert run.err.count("is taken as a link") == followed
-        assert f"{two.root}post was dropped: it has the method POST and a body" in run.err
-        assert f"{two.root}called was dropped: it has a callback of its own" in run.err
+        assert run.err.count("handled as a link") == followed
+        assert f"{two.root}post dropped: it has the method POST and a body" in run.err
+        assert f"{two.root}called dropped: it has a callback of its own" in run.err
 
 
 # --- the object itself ---------------------------------------------------------------------------------------

@@ -347,7 +347,7 @@ def test_agents_that_begin_together_lose_no_item(
     files = [path] if suffix in ("csv", "jsonl") else [path, tmp_path / f"x.{suffix}.1"]
     assert sorted(tmp_path.iterdir()) == files
     assert items_of(files, READ[suffix]) == ["a", "b", "c", "d"]
-    assert ("can have one writer only; the items of this agent are in" in caplog.text) == (len(files) > 1)
+    assert ("allows only one writer; the items of this agent are in" in caplog.text) == (len(files) > 1)
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
@@ -385,7 +385,7 @@ def test_a_killed_crawl_keeps_its_feed(place: Place, farm: Farm, suffix: str) ->
     run = crawl(place, farm, "-O", str(feed)).wait().succeeded()
     assert place.stored() == farm.expected()
     assert urls(feed) == wanted(farm)
-    assert f"feed {feed}: this crawl goes on, so its items are appended" in run.err
+    assert f"feed {feed}: this crawl continues, so items are appended" in run.err
 
 
 def test_a_killed_crawl_keeps_its_gzipped_feed(place: Place, farm: Farm) -> None:
@@ -533,6 +533,6 @@ def test_a_storage_that_cannot_append_says_so(place: Place, farm: Farm) -> None:
     storages = {"FEED_STORAGES": {"nowhere": "fed_spider.Nowhere"}}
     crawl(place, farm, "-O", "nowhere://items.jsonl", **storages).wait().succeeded()
     run = crawl(place, farm, "-O", "nowhere://items.jsonl", **storages).wait().succeeded()
-    assert "feed nowhere://items.jsonl: this crawl goes on, and Nowhere cannot append" in run.err
+    assert "feed nowhere://items.jsonl: this crawl continues, but Nowhere cannot append" in run.err
     run = crawl(place, farm, "-O", "nowhere://%(time)s.jsonl", **storages).wait().succeeded()
     assert "cannot append" not in run.err

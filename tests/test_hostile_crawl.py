@@ -124,5 +124,7 @@ def test_redirects_without_end(place: Place) -> None:
         rows = place.rows("select url, redirect, error from pages where outcome = 'redirected'")
         last = {url: error for url, _, error in rows if error}
         assert set(last) == {f"{site.site}/5", f"{site.site}/25"}
-        assert all("behind 5 others (REDIRECT_MAX_TIMES)" in error for error in last.values())
+        assert all(
+            "not followed: 5 redirects in a row (REDIRECT_MAX_TIMES)" in error for error in last.values()
+        )
         assert {f"{site.site}/{number}" for number in (1, 6, 26, 30)} <= {to for _, to, _ in rows}

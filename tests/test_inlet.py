@@ -58,7 +58,7 @@ def test_every_way_in(place: Place, valkey: RunningServer, farm: Farm, tmp_path:
 
         redis.rpush(INLET, "no url", b"\xff\x80", '{"link": "x"}', "ftp://127.0.0.1/", sites[6])
         eventually(lambda: stored(place) == set(sites[:7]), "the good one among bad values")
-        assert agent.err.count("is no seed") == 4
+        assert agent.err.count("is not a seed") == 4
         assert "expected a URL or JSON with a url" in agent.err
 
         file = tmp_path / "seeds.txt"
@@ -152,7 +152,7 @@ def test_one_value_that_cannot_be_used_costs_no_other(
     with running(place, REDIS_URL=valkey.url) as (agent, _):
         redis.rpush(INLET, "https://example.org/", farm.seeds[0])
         eventually(lambda: stored(place) == {farm.site(0)}, "the good one beside one without a contact")
-        assert "https://example.org is left out: USER_AGENT 'lowtide' names no contact" in agent.err
+        assert "https://example.org skipped: USER_AGENT 'lowtide' has no contact" in agent.err
         redis.rpush(INLET, *(f"bad {number}" for number in range(TOLD_LINES + 5)))
         eventually(lambda: redis.exists(INLET) == 0, "many bad ones are taken out")
         looks = looks_at_the_inlet(valkey)

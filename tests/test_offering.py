@@ -223,7 +223,7 @@ def test_each_site_beyond_the_limit_is_told_once(
             assert len(one.queue.calls) == 1
 
     asyncio.run(check())
-    assert caplog.messages == ["1 sites were left out: MAX_SITES is 1"]
+    assert caplog.messages == ["1 sites left out: MAX_SITES is 1"]
 
 
 def test_a_seed_that_redirects_beyond_the_limit_widens_nothing(
@@ -239,7 +239,7 @@ def test_a_seed_that_redirects_beyond_the_limit_widens_nothing(
             assert one.offers.empty
 
     asyncio.run(check())
-    assert caplog.messages == ["1 sites were left out: MAX_SITES is 1"]
+    assert caplog.messages == ["1 sites left out: MAX_SITES is 1"]
 
 
 @pytest.mark.parametrize(("scope", "expected"), [("any", ["/", "/y"]), ("seeds", [])])

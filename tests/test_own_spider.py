@@ -430,7 +430,7 @@ def test_a_rest_that_an_own_request_is_asked_for_is_kept(
             assert again - first >= 2
             assert [one.path for one in site.log if first < one.at < first + 2] == []
             assert {"/1", "/own/1", "/own/2"} < set(site.pages)
-            assert f"{site.site} rests for 2 s: it answered {status}" in run.err
+            assert f"{site.site}: backing off for 2 s: it answered {status}" in run.err
 
 
 def test_one_of_its_own_requests_that_always_fails_is_not_its_site(
@@ -439,7 +439,7 @@ def test_one_of_its_own_requests_that_always_fails_is_not_its_site(
     with SmallSite({"/own/0": Reply(503), "*": links("/1")}) as site:
         run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **own).wait()
         run.succeeded()
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
         assert site.pages == {"/": 1, "/own/0": 3, "/own/1": 1, "/own/2": 1, "/1": 1}
 
 
@@ -449,7 +449,7 @@ def test_own_requests_that_are_not_sent_are_told(
     with SmallSite({"/own/0": Reply(503, {"Retry-After": "7200"}), "*": links()}) as site:
         run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **own).wait()
         run.succeeded()
-        assert f"{site.site}: 3 requests of the spider's own were not sent: the site went back" in run.err
+        assert f"{site.site}: 3 of the spider's own requests not sent, the site was returned" in run.err
         assert site.pages == {"/": 1, "/own/0": 1}
         assert valkey.client.zscore(key("wake:site"), site.site)
 

@@ -75,7 +75,7 @@ def test_a_pickle_in_any_key_runs_nothing(
         redis.xadd("lt:{0}:results", {pickle: pickle})
         coordinator = place.start("coordinate", **given)
         second = place.crawl((), **given).succeeded()
-        assert "is no seed" in second.err
+        assert "is not a seed" in second.err
         assert second.err.count("begins anew") == 2, second.err
         eventually(lambda: place.stored() == farm.expected(), "every page")
         eventually(lambda: redis.xlen("lt:{0}:results") == 0, "all is stored or refused")

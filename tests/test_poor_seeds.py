@@ -110,12 +110,12 @@ def page(path: str = "/", site: str = SITE, **given: Any) -> Page:
         ),
         ("robots.txt answered 429", "robots.txt answered 429; it accepts fewer requests"),
         (
-            "it answered 503, as different URLs in a row did not load",
+            "it answered 503; several URLs failed in a row",
             f"it answered 503; its server has an error or is overloaded: the same command {WAITS}",
         ),
         (
-            "robots.txt asks for visits 01:00-02:00",
-            "robots.txt asks for visits 01:00-02:00; the same command",
+            "robots.txt allows visits 01:00-02:00",
+            "robots.txt allows visits 01:00-02:00; the same command",
         ),
         (
             "the proxy http://p answered 407; log in",
@@ -161,9 +161,9 @@ def failed(status: int, error: str = "", outcome: str = "failed", **more: str) -
                 302,
                 outcome="redirected",
                 redirect=f"{SITE}/2",
-                error="not followed: the redirect behind 20 others (REDIRECT_MAX_TIMES)",
+                error="not followed: 20 redirects in a row (REDIRECT_MAX_TIMES)",
             ),
-            f"it redirects to {SITE}/2, not followed: the redirect behind 20 others (REDIRECT_MAX_TIMES); open it in a "
+            f"it redirects to {SITE}/2, not followed: 20 redirects in a row (REDIRECT_MAX_TIMES); open it in a "
             "browser and seed the page where it ends",
         ),
         (
@@ -333,9 +333,7 @@ def test_a_crawl_ends_with_redirects_that_were_not_followed(place: Place) -> Non
         web.routes["//away.localhost/"] = moved(f"{out}/private/")
         given = {"REDIRECT_MAX_TIMES": 3, "SCOPE_EXCLUDE": "/private/"}
         run = place.crawl([long, away], **AGENT, **given).stored_nothing()
-    assert (
-        "/4, not followed: the redirect behind 3 others (REDIRECT_MAX_TIMES); open it in a browser" in run.out
-    )
+    assert "/4, not followed: 3 redirects in a row (REDIRECT_MAX_TIMES); open it in a browser" in run.out
     assert f"{out}/private/, not followed: SCOPE_INCLUDE or SCOPE_EXCLUDE; SCOPE_INCLUDE and" in run.out
     assert "cookie" not in next(line for line in run.out.splitlines() if away in line)
 

@@ -81,8 +81,8 @@ def test_rules_that_lie_where_nobody_may_go_forbid_everything(place: Place, valk
         run = crawl(place, valkey, site)
         assert site.paths == ["/robots.txt"]
         assert outcomes(valkey) == {}
-        assert f"{site.site} rests for" in run.err
-        assert "--again walks it anew" not in run.err
+        assert f"{site.site}: backing off for" in run.err
+        assert "crawl it again with --again" not in run.err
 
 
 def test_rules_that_cannot_be_decoded_are_read_as_they_come(place: Place, valkey: RunningServer) -> None:

@@ -152,7 +152,7 @@ def test_a_crawl_keeps_to_its_number_of_sites(place: Place, farm: Farm) -> None:
 
 def test_seeds_beyond_the_number_of_sites_are_told(place: Place, farm: Farm) -> None:
     run = place.crawl(farm.seeds, MAX_SITES=1).succeeded()
-    assert "1 sites were left out: MAX_SITES is 1" in run.err
+    assert "1 sites left out: MAX_SITES is 1" in run.err
     assert len(place.stored()) == 1
 
 

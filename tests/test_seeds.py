@@ -193,7 +193,7 @@ def test_seeds_may_come_before_the_crawl(place: Place, tmp_path: Path) -> None:
         file.write_text(f"{farm.seeds[0]}\nno seed\n")
         run = place.run("seed", str(file), farm.seeds[1]).succeeded()
         assert run.out == "2 sites added, 0 known before, 0 walked again, 1 lines left out\n"
-        assert "line 2: 'no seed' is no seed" in run.err
+        assert "line 2: 'no seed' is not a seed" in run.err
         place.check_nothing_left()
         assert farm.hits() == []
         place.crawl(farm.seeds[2:]).succeeded()
@@ -235,7 +235,7 @@ def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
             assert run.code == 2
             assert "0 sites added, 0 known before, 0 walked again" in run.out
             assert "1 blocked by the operator: nothing of them is fetched" in run.out
-            assert f"the operator blocked {site}: these seeds are dropped" in run.err
+            assert f"seeds of blocked sites dropped: {site};" in run.err
         run = place.run("seed", "--json", site, other).succeeded()
         assert json.loads(run.out)["blocked"] == json.loads(run.out)["new"] == 1
 
@@ -246,7 +246,7 @@ def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
         run.refused("no seeds: the operator blocked the sites of all that were given", code=2)
         assert f"the operator blocked {site}" in run.err
         run = place.crawl(()).succeeded()
-        assert "nothing was left to do: 1 sites are finished, 1 are blocked" in run.err
+        assert "nothing left to do: 1 sites are finished, 1 are blocked" in run.err
         assert hidden not in place.stored().get(site, ())
 
         place.run("site", "resume", site).succeeded()

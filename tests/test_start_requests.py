@@ -120,6 +120,6 @@ def test_nothing_is_queued_under_anothers_prefix(
     valkey.client.set(key("crawl"), "site")
     with SmallSite({"*": links()}) as site:
         run = place.start_crawl([], "-a", f"first={site.root}", spider="atonce", **own).wait()
-        run.refused("holds the crawl of spider 'site', not of 'atonce'", code=3)
+        run.refused("belongs to spider 'site', not 'atonce'", code=3)
         assert valkey.client.keys("*") == [key("crawl").encode()]
         assert site.log == []

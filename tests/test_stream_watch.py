@@ -29,12 +29,12 @@ def test_it_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         watch.look(depth(5, coordinated=0))
         (alone,) = said(caplog)
-        assert alone.startswith("5 records wait in the results stream and no coordinator is alive")
+        assert alone.startswith("5 records wait in the results stream, but no coordinator is running")
         assert "scrapy coordinate" in alone
         watch.look(depth(9, coordinated=0))
         assert said(caplog) == []
         watch.look(depth(9, coordinated=1))
-        assert said(caplog) == ["a coordinator is there; 9 records wait"]
+        assert said(caplog) == ["a coordinator is running again; 9 records wait"]
         watch.look(depth(9, coordinated=1))
         assert said(caplog) == []
 
@@ -65,9 +65,9 @@ def test_fetching_pauses_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
         assert not watch.paused
     pauses, goes_on = said(caplog)
     assert pauses.startswith(
-        "100 records wait in the results stream (STREAM_MAX_RECORDS 100): fetching pauses"
+        "100 records wait in the results stream (STREAM_MAX_RECORDS 100): fetching is paused"
     )
-    assert goes_on == "the results stream is down to 50 records: fetching goes on"
+    assert goes_on == "the results stream is down to 50 records: fetching resumes"
 
 
 def test_an_agent_without_a_coordinator_says_so(place: Place, valkey: RunningServer) -> None:
@@ -75,11 +75,11 @@ def test_an_agent_without_a_coordinator_says_so(place: Place, valkey: RunningSer
         run = place.start_crawl(
             farm.seeds, "--when-idle", "wait", REDIS_URL=valkey.url, LEASE_SECONDS=1, DOWNLOAD_DELAY=0.05
         )
-        run.says("records wait in the results stream and no coordinator is alive: nothing is stored")
+        run.says("records wait in the results stream, but no coordinator is running to store them")
         database = f"sqlite:///{place.folder}/crawl.db"
         coordinator = place.start("coordinate", REDIS_URL=valkey.url, DATABASE_URL=database)
-        run.says("a coordinator is there;")
+        run.says("a coordinator is running again;")
         eventually(lambda: valkey.client.xlen("lt:{0}:results") == 0, "all is stored")
         run.end().succeeded()
         coordinator.end().succeeded()
-    assert run.err.count("no coordinator is alive") == 1
+    assert run.err.count("no coordinator is running") == 1

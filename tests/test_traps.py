@@ -373,7 +373,7 @@ def test_a_crawl_leaves_traps_and_accounts_for_all(place: Place) -> None:
         assert ledger["balanced"]
         assert ledger["sites"][numbered.site]["denied"] > 0
         rows = place.rows("select distinct outcome, error from pages where status = -15")
-        assert rows == [("denied", "left out: it is of a trap (TRAP_PAGES)")]
+        assert rows == [("denied", "left out: part of a crawler trap (TRAP_PAGES)")]
 
 
 def test_traps_may_be_followed(place: Place) -> None:

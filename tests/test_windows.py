@@ -118,7 +118,7 @@ def test_a_site_that_is_closed_is_left_until_it_opens(place: Place, valkey: Runn
         assert one.paths == ["/robots.txt"]
         assert two.pages == {"/": 1, "/a": 1}
         assert abs(due(valkey, one) - opens) < 1
-        words = time.strftime("robots.txt asks for visits from %H:%M to ", time.gmtime(opens))
+        words = time.strftime("robots.txt allows visits from %H:%M to ", time.gmtime(opens))
         assert words in run.err
 
 

@@ -277,7 +277,7 @@ def test_a_page_that_answers_503_keeps_no_work_from_the_others(tmp_path: Any, wo
         web.log.clear()
         run = place.crawl([], spider=work).succeeded()
         assert web.pages == {"/a": 1, "/b": 1, "/c": 1}
-        assert "rests for" not in run.err
+        assert "backing off for" not in run.err
 
 
 def test_one_agent_does_several_works_and_ends_when_nothing_is_due(tmp_path: Any) -> None:
@@ -360,7 +360,7 @@ def test_links_that_a_recheckers_parse_gives_are_loaded_by_the_next_crawl(tmp_pa
         web.log.clear()
         own = {"env": {"PYTHONPATH": str(tmp_path)}, "SPIDER_MODULES": "relinking"}
         run = place.crawl([], spider="relink", **own).succeeded()
-        assert "no request could be made" not in run.err
+        assert "request failed to build" not in run.err
         assert set(web.pages) == {"/", "/a"}
         place.crawl([]).succeeded()
         assert web.pages["/found"] == 1

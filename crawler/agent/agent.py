@@ -1,10 +1,7 @@
-"""One agent: joins the crawl, says which page is fetched next, takes in how it went, and ends when nothing is left.
+"""One agent: joins the crawl, schedules requests, publishes results and stops when nothing is left.
 
-Everything that talks to Redis runs in loops of its own beside the event loop's other work and never raises into
-Scrapy (session.py); which sites are in hand is leasing.py's, what is still to be told outbox.py's. What the agent
-promises: as many requests at a time per site as it allows, one by default, and never earlier than its delay; nothing
-fetched on a lease that may have run out; a finished page is published together with what it taught the frontier, or
-fetched again by whoever holds the site next.
+Guarantees per site: its concurrency (one by default) and delay, and no request on an expired lease. A page's record and
+links are published together; otherwise the page is fetched again.
 """
 
 from __future__ import annotations
@@ -58,36 +55,36 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent")
 
-# An agent with idle slots asks this often.
+# Interval of lease calls while slots are idle.
 ASK_SECONDS = 0.25
-# Renewals bring the operator's orders, and those shall be obeyed within a minute.
+# Renewals deliver operator commands, which must take effect within a minute.
 LONGEST_RENEWAL_SECONDS = 20.0
-# And what the plan wants suspended shall not take much of the hour.
+# Renewals also deliver suspensions by the plan, which must not be late in the hour.
 RENEWALS_PER_HOUR = 60
-# How often the inlet is looked at.
+# Polling interval of the list of start URLs.
 INLET_SECONDS = 1.0
-# How long an ending agent tries to tell Redis what it has.
+# Time for publishing the last records at the end.
 PARTING_SECONDS = 15.0
-# A rest is up to this share longer than its rule says.
+# Random addition to each back-off, as a share.
 REST_SPREAD = 0.1
-# How long an agent without a site waits for what is due to be packed: so long while no coordinator runs, and so long
-# while one does, which has to store all that came before.
+# How long an idle agent waits for due jobs to be packed: without a coordinator, and with one, which must first store
+# all earlier results.
 PACKING_SECONDS = 10.0
 PACKING_BEHIND_SECONDS = 60.0
-# How long an agent with nothing to load waits for a coordinator that decides what is offered to finished sites.
+# How long an idle agent waits for a coordinator to decide on links to finished sites.
 COORDINATOR_SECONDS = 60.0
-# And for one that compares sites that may be aliases, where none is alive: it may be starting.
+# How long it waits for a coordinator to start and compare possible aliases.
 COMPARISON_SECONDS = 5.0
-# Sites named in the last lines that are due later.
+# Sites named in the final log lines.
 NAMED_AT_THE_END = 10
 
 
 class NoCoordinatorError(Exception):
-    """Finished sites may have new pages, and no coordinator runs that decides whether they have."""
+    """No coordinator decides on links to finished sites."""
 
 
 class Agent:
-    """The state and the tasks of one agent. `wake` is called whenever a page may have become ready."""
+    """State and tasks of one agent. `wake` is called when a page may be ready."""
 
     def __init__(
         self, crawler: Crawler, options: Options, names: Names, chain: Chain, wake: Callable[[], None]
@@ -97,13 +94,13 @@ class Agent:
         self.crawler = crawler
         self.scope = Scope(options)
         self.max_url_length: int = settings.getint("URLLENGTH_LIMIT") or sys.maxsize
-        self.ended = False  # nothing is left anywhere, or something went wrong for good
-        # Until the queue says otherwise, for a feed that was emptied is lost.
+        self.ended = False  # nothing is left in the whole crawl, or a permanent error occurred
+        # True until the queue says otherwise: a feed that is emptied is lost.
         self.goes_on = True
-        self._all_blocked = False  # all seeds of the argument are of blocked sites
+        self._all_blocked = False  # all seeds of the argument belong to blocked sites
         self.works = _works(crawler, options)
         self._chain = chain
-        self._stuck = False  # what records refer to cannot be kept
+        self._stuck = False  # the archive is not writable
         self._wake = wake
         self._client = connection.connect(settings)
         self.queue = SiteQueue(self._client, options)
@@ -121,10 +118,10 @@ class Agent:
         self.leasing.elsewhere = self.checking.holds
         self._ready: list[tuple[float, int, SiteLease]] = []  # heap: due, tie-break
         self._tie = itertools.count()
-        self._last_in_hand = 0.0  # loop's time at which there was a site last; at first, of the first look
-        self._seeded = False  # the queue had sites, since it was given some
-        self._sites_known = 0  # to the queue, when it was last looked at
-        self._idle_since_ms = 0  # server's time at which nothing was left to load; 0: something is
+        self._last_in_hand = 0.0  # loop time when a site was last leased; initially that of the first check
+        self._seeded = False  # seeds were queued
+        self._sites_known = 0  # number of sites in the queue at the last check
+        self._idle_since_ms = 0  # server time when nothing was left to crawl; 0: something is
         self._stream = StreamWatch(options.stream_max_records, options.lease_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
@@ -167,12 +164,12 @@ class Agent:
     # --- life ---
 
     async def open(self, spider: Spider) -> None:
-        """Join the crawl and start working; where that cannot be, the reason is told and the crawl ends."""
+        """Join the crawl and start the loops; on failure, close the crawl."""
         self._seeds = str(getattr(spider, "seeds", "") or "")
         try:
             self.goes_on = await self._has_begun()
             await self.session.open(spider.name, self.works)
-            await self._tell_run()
+            await self._report_run()
         except PrefixTakenError as error:
             self._give_up("prefix_taken", str(error))
             return
@@ -190,17 +187,16 @@ class Agent:
         self._tasks = [asyncio.ensure_future(self._run(loop)) for loop in loops]
 
     async def _has_begun(self) -> bool:
-        """Whether this crawl goes on with what earlier runs have done."""
         known = self.crawler.settings.get(FEEDS_GO_ON)
         if known is not None:
             return self.crawler.settings.getbool(FEEDS_GO_ON)
         try:
             return await self.queue.has_begun(again=self.options.walk_again)
-        except (BrokenRecordError, ResponseError):  # the loops meet it too, and say so
+        except (BrokenRecordError, ResponseError):  # the loops meet and report the same error
             return True
 
     async def close(self, reason: str) -> None:
-        """Give everything back; what cannot be told within PARTING_SECONDS is left to the next holder."""
+        """Return all leases, within PARTING_SECONDS."""
         joined = bool(self._tasks)
         await self._stop_loops()
         await self.checking.close(PARTING_SECONDS / 3)
@@ -211,7 +207,7 @@ class Agent:
                     await self._part(reason)
         except (RedisError, OSError, TimeoutError, BrokenRecordError) as error:
             logger.warning(
-                "%d finished pages could not be published and will be fetched again: %s",
+                "%d finished pages not published, they will be fetched again: %s",
                 len(self.outbox),
                 str(error) or f"no answer within {PARTING_SECONDS:.0f} s",
             )
@@ -219,7 +215,7 @@ class Agent:
         await self._client.aclose()
 
     async def _stop_loops(self) -> None:
-        """Let every loop end by itself, for a Redis command that is cancelled half way spoils its connection."""
+        """Loops end by themselves: cancelling a Redis command breaks its connection."""
         for event in (self.session.stopping, self.outbox.due, self.leasing.asks, self.seeding.given):
             event.set()
         left = set(self._tasks)
@@ -231,16 +227,16 @@ class Agent:
     async def _part(self, reason: str) -> None:
         back_off = BackOff()
         if self.offers.waits:
-            self.leasing.lose()  # its pages may not be published: others fetch them again
+            self.leasing.lose()  # pages of unsent offers must not be published; other agents fetch them again
         while True:
             try:
                 while not self.outbox.empty:
                     await self._flush()
-                    await asyncio.sleep(0)  # what still goes on must not keep PARTING_SECONDS from passing
+                    await asyncio.sleep(0)  # yield so that PARTING_SECONDS can elapse
                 await self.checking.hand_in()
                 if self._days is not None:
                     await self._days.tell()
-                await self._tell_run(reason, ended=True)
+                await self._report_run(reason, ended=True)
                 await self.queue.part(self.session.name)
             except QueueOlderError:
                 self._lose()
@@ -251,26 +247,25 @@ class Agent:
             else:
                 return
 
-    async def _tell_run(self, reason: str = "", *, ended: bool = False) -> None:
+    async def _report_run(self, reason: str = "", *, ended: bool = False) -> None:
         moment = self.session.author.numbered(self.session.moment(reason, ended=ended))
         try:
             await self.queue.tell([moment])
         except RedisConnectionError:
-            # The server closed the connection: a new one goes on, or is told why not.
+            # The server closed the connection: a new one works, or raises the reason.
             await self.queue.tell([moment])
 
-    def _give_up(self, reason: str, why: str) -> None:
-        """Close the crawl with this reason or an earlier one; the engine's own end (`ended`) would call it finished."""
+    def _give_up(self, reason: str, message: str) -> None:
+        """Close the crawl; the first reason wins, and `ended` would report success."""
         if self._closing:
             return
-        logger.error("%s", why)
-        self.crawler.stats.set_value("finish_why", why)
+        logger.error("%s", message)
+        self.crawler.stats.set_value("finish_why", message)
         self._closing = asyncio.ensure_future(engine.close(self.crawler, reason))
 
     # --- the loops ---
 
     async def _run(self, loop: Loop) -> None:
-        """Keep a loop going; whatever it cannot outlive ends the crawl."""
         try:
             await self.session.keep(loop)
         except NoContactError as error:
@@ -282,8 +277,8 @@ class Agent:
         except RedisError as error:
             self._give_up("queue_broken", connection.explained(self.crawler.settings, error))
         except Exception:
-            logger.exception("the agent met what it has no answer to")
-            self._give_up("agent_failed", "the agent cannot go on")
+            logger.exception("unexpected error in the agent")
+            self._give_up("agent_failed", "the agent stopped after an unexpected error")
 
     async def _renew_loop(self) -> None:
         while not self.session.stopping.is_set():
@@ -313,22 +308,22 @@ class Agent:
             try:
                 await self._flush()
             except NotKeptError as error:
-                self._say_stuck(error)
+                self._warn_stuck(error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.outbox.due.wait(), self.options.flush_seconds)
 
-    def _say_stuck(self, error: NotKeptError) -> None:
+    def _warn_stuck(self, error: NotKeptError) -> None:
         if not self._stuck:
             self._stuck = True
-            logger.warning("%s; finished pages wait until it can be written", error)
+            logger.warning("%s; publishing is paused until the archive is writable", error)
 
     async def _flush(self) -> None:
-        """Publish what is finished by now, and before it what it names of other sites: that is found but once."""
+        """Publish finished pages; links to other sites go first, since they are found only once."""
         self.outbox.pack()
         await self._chain.flush()
         if self._stuck:
             self._stuck = False
-            logger.warning("what finished pages refer to can be written again")
+            logger.warning("the archive is writable again, publishing resumes")
         if self.outbox.full or self.offers.full:
             self.seeding.stop_waiting()
         for site, path, depth in self.leasing.offered():
@@ -376,20 +371,20 @@ class Agent:
     # --- pages ---
 
     def next_lease(self) -> SiteLease | None:
-        """A slot that may send a request now, taken from the ready ones; None: nothing is due (or may be)."""
+        """A site that may send a request now. Returns None when none is due."""
         now = asyncio.get_running_loop().time()
         if not self._may_fetch():
             return None
         while self._ready and self._ready[0][0] <= now:
             due, _, lease = heapq.heappop(self._ready)
-            # An entry older than the slot's last word on when it is due counts for nothing; nor does a second one.
+            # Skip outdated entries: the due time has changed since, or the entry is a duplicate.
             if lease.live and lease.has_room and due == lease.due:
                 lease.due = 0.0
                 return lease
         return None
 
     def seconds_until_ready(self) -> float | None:
-        """When `next_lease` is worth asking again; None: not before `wake` is called."""
+        """Seconds until a site may be ready. Returns None when only `wake` can tell."""
         if not self._may_fetch():
             return ASK_SECONDS
         if not self._ready:
@@ -397,7 +392,7 @@ class Agent:
         return max(0.0, self._ready[0][0] - asyncio.get_running_loop().time())
 
     def settle(self, lease: SiteLease) -> None:
-        """A request of this slot has ended, or was not needed: find when it is asked next, or that it is finished."""
+        """Schedule a site's next request, or end its lease."""
         if not lease.live or not lease.has_room:
             if lease.ending is not None:
                 self.leasing.keep_distance(lease)
@@ -413,8 +408,8 @@ class Agent:
         closed = 0.0 if lease.robots_hop else self._closed_for(lease, due - now)
         due += closed
         if due - now > KEEP_SECONDS:
-            asked = f"robots.txt asks for visits {lease.window.in_words}" if closed and lease.window else ""
-            self.leasing.end(lease, "later", asked or lease.reason, self.leasing.due_ms(due - now))
+            window = f"robots.txt allows visits {lease.window.in_words}" if closed and lease.window else ""
+            self.leasing.end(lease, "later", window or lease.reason, self.leasing.due_ms(due - now))
             return
         lease.due = due
         heapq.heappush(self._ready, (due, next(self._tie), lease))
@@ -422,60 +417,59 @@ class Agent:
 
     @property
     def hour(self) -> int:
-        """The hour that it is on the server's clock, each HOUR_SECONDS long."""
+        """The current hour of the server, HOUR_SECONDS long."""
         return int(self.session.server_time() // self.options.hour_seconds)
 
     def _closed_for(self, lease: SiteLease, seconds: float) -> float:
-        """How long, so many seconds from now, robots.txt goes on to keep us out; 0.0: not at all."""
         return lease.window.wait(self.session.server_time() + seconds) if lease.window else 0.0
 
     def rest(self, lease: SiteLease, seconds: float, reason: str) -> None:
-        """Leave the site alone for so long, or a little longer; a rest that ends later stays."""
-        # Spread, so that sites that failed together do not come back together.
+        """Back off, unless a longer back-off is active."""
+        # Random, so that sites that failed together are not retried together.
         seconds = min(seconds * random.uniform(1.0, 1.0 + REST_SPREAD), LONGEST_REST_SECONDS)
         lease.frontier.strikes += 1
         until = asyncio.get_running_loop().time() + seconds
         if until > lease.rests_until:
             lease.rests_until, lease.rests_until_ms = until, self.leasing.due_ms(seconds)
             lease.reason = reason
-            logger.info("%s rests for %.0f s: %s", lease.site, seconds, reason)
+            logger.info("site %s: backing off for %.0f s: %s", lease.site, seconds, reason)
 
     def park(self, lease: SiteLease, reason: str) -> None:
-        """Nobody answers there, or can be asked: the site goes back, and whoever leases it next begins with a probe."""
+        """Return an unreachable site for a pause."""
         lease.frontier.parkings += 1
         seconds = politeness.pause_after(lease.frontier.parkings, self.options.site_probe_seconds)
         seconds *= random.uniform(1.0, 1.0 + REST_SPREAD)
-        logger.info("%s rests for %.0f s: %s", lease.site, seconds, reason)
+        logger.info("site %s: backing off for %.0f s: %s", lease.site, seconds, reason)
         self.leasing.end(lease, "later", reason, self.leasing.due_ms(seconds))
 
     def publish(self, lease: SiteLease, page: records.Page, links: bytes = b"") -> None:
-        """A page's turn has ended: its record goes out with the next flush."""
+        """Publish a page's record with the next flush."""
         self.session.pages += 1
         self.outbox.add(lease, page, links)
         if page.outcome != "denied":
             self.leasing.count_turn(lease)
 
     def tell(self, lease: SiteLease, record: records.Record) -> None:
-        """What another work than loading learned by a turn goes out with the next flush."""
+        """Publish another job's record with the next flush."""
         self.session.pages += 1
         self.outbox.add(lease, record)
 
     def ask_for_alias(self, lease: SiteLease, sha256: str) -> None:
-        """The site's root page is loaded: may it be another site's under this name? Asked with the next flush, soon."""
+        """Check with the next flush whether the site is an alias."""
         lease.root = root_marks(lease.site, lease.address, sha256, lease.robots)
         self.outbox.due.set()
 
     def hold(self, lease: SiteLease, request: Any) -> None:
-        """Keep a user's own request to a site in hand until the site's delay allows it."""
+        """Hold a user's own request until the site's delay allows it."""
         if lease.own_requests is None:
             lease.own_requests = deque()
         lease.own_requests.append(request)
         self.settle(lease)
 
     def may_send(self, lease: SiteLease) -> bool:
-        """Asked when a connection is there and the request about to leave: the process may have slept since its turn.
+        """Whether a request may still be sent; the process may have slept since it was scheduled.
 
-        From this moment the site's delay counts, not from the turn; a site with several connections may have another.
+        The site's delay counts from here.
         """
         now = asyncio.get_running_loop().time()
         if lease.lost or now < lease.rests_until or not self.session.holds:
@@ -507,7 +501,6 @@ class Agent:
         return CHECKING not in self.works or not self.checking.busy
 
     async def _has_work(self, work: Work) -> bool:
-        """Whether somebody has, or could have right now, a site for this work."""
         depth = await self.queue.depth()
         if work == LOADING:
             return await self._has_pages(depth)
@@ -517,7 +510,7 @@ class Agent:
         return await self.queue.due_now(work, unpacked=waits) > 0
 
     async def _has_pages(self, depth: Depth) -> bool:
-        """Whether there are pages to load, or a coordinator has yet to decide whether there are: NoCoordinatorError."""
+        """Raises NoCoordinatorError if none decides on links to finished sites."""
         if depth.open:
             self._idle_since_ms = 0
             return True
@@ -526,17 +519,16 @@ class Agent:
         undecided = await self.queue.undecided()
         if undecided and not depth.coordinated and now_ms - self._idle_since_ms > COORDINATOR_SECONDS * 1000:
             raise NoCoordinatorError(
-                f"{undecided} finished sites may have new pages, and no coordinator runs that decides; expected one: "
+                f"{undecided} finished sites may have new pages, but no coordinator is running; start one: "
                 "`scrapy coordinate`"
             )
         if undecided:
             return True
-        # Without a coordinator nothing is compared, and nothing is lost by that.
+        # Without a coordinator no sites are compared; that loses nothing.
         comes = depth.coordinated or now_ms - self._idle_since_ms < COMPARISON_SECONDS * 1000
         return bool(comes and await self.queue.suspects())
 
     async def _finish(self) -> None:
-        """Say what is left for later, and let the engine end."""
         depth = await self.queue.depth()
         if depth.added == 0 and self._seeded:
             self._losses.note_emptied()
@@ -557,67 +549,63 @@ class Agent:
             if self._all_blocked:
                 self._give_up("no_seeds", _ALL_BLOCKED)
                 return
-            logger.info("nothing was left to do: %s", _at_rest(depth))
-        await self._tell_due()
+            logger.info("nothing left to do: %s", _at_rest(depth))
+        await self._log_due()
         if depth.later:
             waiting = await self.queue.later(NAMED_AT_THE_END)
             logger.info(
-                "%d sites wait until later and go on in the next run: %s",
+                "%d sites are due later and continue in the next run: %s",
                 depth.later,
                 _listed("until", waiting),
             )
         if depth.paused:
-            logger.info("%d sites are paused and stay so", depth.paused)
+            logger.info("%d sites remain paused", depth.paused)
         self.ended = True
         self._wake()
 
-    async def _tell_due(self) -> None:
-        """What the works beside loading will have to do later."""
+    async def _log_due(self) -> None:
         for work in self.works:
             if work != LOADING and (waiting := await self.queue.due(work, NAMED_AT_THE_END)):
                 logger.info("%s: sites are due in a later run: %s", work, _listed("from", waiting))
 
 
 def _at_rest(depth: Depth) -> str:
-    """What stands where nothing is left to do."""
     others = (("paused", depth.paused), ("blocked", depth.blocked), ("aliases", depth.alias))
     more = "".join(f", {many} are {state}" for state, many in others if many)
-    return f"{depth.finished} sites are finished{more}; --again walks finished ones anew"
+    return f"{depth.finished} sites are finished{more}; --again crawls finished sites again"
 
 
 _ALL_BLOCKED = (
-    "no seeds: the operator blocked the sites of all that were given, and nothing else is left to do; expected "
-    "others, or `scrapy site resume SITE` first"
+    "no seeds: the sites of all seeds are blocked, and nothing else is left to do; expected "
+    "other seeds, or `scrapy site resume SITE` first"
 )
 
 
 def _no_seeds(added: Added) -> str:
-    """Why none of the seeds that were given is one."""
     if not added.left_out:
-        return f"no seeds: expected URLs, and none of the {added.bad} lines given is one"
-    bad = f", and {added.bad} lines are no URLs" if added.bad else ""
+        return f"no seeds: all {added.bad} lines given are invalid; expected URLs"
+    bad = f", and {added.bad} lines are invalid" if added.bad else ""
     return (
-        f"no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out all {added.left_out} URLs given{bad}; expected one that "
-        "matches"
+        f"no seeds: SCOPE_INCLUDE or SCOPE_EXCLUDE excludes all {added.left_out} URLs given{bad}; expected "
+        "at least one URL that matches"
     )
 
 
 def _days(given: Options, queue: SiteQueue, session: Session) -> Days | None:
-    """None: no site's days are capped."""
+    """Returns None without a daily limit."""
     requests, size = given.site_requests_per_day, given.site_bytes_per_day
     caps = DailyCaps(requests, size, given.hour_seconds)
     return Days(queue, caps, session.server_time) if requests or size else None
 
 
 def _works(crawler: Crawler, options: Options) -> tuple[Work, ...]:
-    """What this agent does: the spider's own work and those beside it; loading comes last, and no work waits for it."""
+    """Crawling comes last, so that no job waits for it."""
     own: Work = getattr(crawler.spidercls, "work", LOADING)
     named = {own, *options.works}
     return tuple(sorted(named, key=lambda work: (work == LOADING, WORKS.index(work))))
 
 
 def _listed(word: str, waiting: list[tuple[str, int, str]]) -> str:
-    """Each with its time, `until` or `from` which it is."""
     return "; ".join(
         f"{site} {word} {_clock_time(due / 1000)}" + (f" ({why})" if why else "")
         for site, due, why in waiting
@@ -625,7 +613,7 @@ def _listed(word: str, waiting: list[tuple[str, int, str]]) -> str:
 
 
 def _clock_time(at: float) -> str:
-    """Of today without its date."""
+    """Local time, with the date unless it is today."""
     then, today = time.localtime(at), time.localtime()
     same = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M:%S", then)

@@ -1,16 +1,8 @@
-"""Feeds that keep what they have: across a killed agent, and across the runs of one crawl.
+"""Feeds that continue over several runs and agents of a crawl, without lost or torn items.
 
-A feed's file has every item as soon as it was scraped. Scrapy keeps some kilobytes of a feed in memory, while the
-pages of these items are published and are not fetched again.
-
-A crawl that goes on appends to its feeds, also with `-O` or `overwrite`: the pages of earlier runs are not parsed
-again, so their items exist nowhere else. What a killed agent wrote of its last item is cut off; that page was not
-published, and its item comes again. JSON, JSON lines, CSV and XML stay one valid file over all runs. A file in any
-other format (pickle, a postprocessed one, an exporter of a user's) is renamed, and the run begins a new one.
-
-Several agents of a crawl may name the same file, also those that start at the same moment: the first one that has an
-item empties it, and the others append (JSON lines, CSV) or write a file of their own, as they say (JSON, XML and all
-else that can have one writer only). Locks on the file decide it; its time tells of an agent that ended already.
+Items are written at once, since published pages are not parsed again. Later runs append, also with `-O` or `overwrite`,
+and cut a killed agent's torn item. Formats without appending go to a new file. Agents share JSON lines and CSV through
+locks; other formats get a file each.
 """
 
 from __future__ import annotations
@@ -43,35 +35,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("feeds")
 
-# What a supervisor tells its agents: 1, the crawl goes on; 0, it begins. An agent without it asks the queue.
+# Set by a supervisor: 1 if the crawl continues, 0 if it begins. An agent without it reads the queue.
 FEEDS_GO_ON: Final = "FEEDS_GO_ON"
-# Where a feed's options say what this run does with it.
+# Key of a feed's options for this run's state.
 _RUN: Final = "run"
-# An agent that opens a file has it for itself until its first item (and a header) is written; others wait for that.
+# Time an agent may lock the file until its first item and header are written.
 _FIRST_WRITE_SECONDS: Final = 2.0
-# A file's time is that of the kernel's last tick.
+# File times have the resolution of a kernel tick.
 _TICK_SECONDS: Final = 0.02
-# A killed agent leaves no more than this of an item; a file with a longer tail was not written by us.
+# The longest torn item of a killed agent; a longer tail was not written by us.
 MOST_TORN_BYTES: Final = 16_000_000
 # A URI that names another file in each run.
 _NEW_EACH_RUN = re.compile(r"%\((batch_)?time\)")
 
-# Where the last whole item of a file ends; None where that cannot be found out.
+# Finds where the last whole item of a file ends; None: unknown.
 _End = Callable[["mmap.mmap", dict[str, Any]], int | None]
 
 
 class _Run(NamedTuple):
     goes_on: bool = False
-    end: _End | None = None  # None: files of this format cannot be appended to
-    asked_to_overwrite: bool = False
-    began: float = math.inf  # a file that was written since then has items of this crawl
+    end: _End | None = None  # None: this format cannot be appended to
+    overwrite: bool = False
+    began: float = math.inf  # a file changed since then has items of this crawl
 
 
 def begin(crawler: Crawler, *, goes_on: bool) -> None:
-    """Let the feeds of a crawl that goes on append, and those of one that begins keep what other agents wrote.
-
-    Call it before the spider is opened.
-    """
+    """Call it before the spider is opened: feeds append if the crawl continues."""
     exporter = crawler.get_extension(FeedExporter)
     if exporter is None:
         return
@@ -84,20 +73,16 @@ def begin(crawler: Crawler, *, goes_on: bool) -> None:
 
 
 class FlushedGzip(GzipPlugin):
-    """What is written can be unpacked from the file at once, also if the agent is killed.
-
-    It costs 2 us a write, and small items take up to 75 % more bytes.
-    """
+    """Readable after a kill, for 2 µs per write and up to 75% more bytes."""
 
     def write(self, data: bytes) -> int:
-        """Compress, and let nothing stay in memory."""
+        """Compress and flush."""
         written = super().write(data)
         self.gzipfile.flush()
         return written
 
 
 def _keep_compressed(uri: str, options: dict[str, Any]) -> None:
-    """Let gzip hold nothing back; say which plugins do."""
     if "postprocessing" not in options:
         return
     given = [load_object(plugin) for plugin in options["postprocessing"]]
@@ -114,7 +99,7 @@ def _keep_compressed(uri: str, options: dict[str, Any]) -> None:
 def _go_on(exporter: FeedExporter, uri: str, options: dict[str, Any]) -> None:
     options["overwrite"] = False
     if options[_RUN].end is None:
-        # Without an item there is no reason to begin another file.
+        # Without an item no new file is needed.
         options["store_empty"] = False
     storage = exporter.storages.get(urlparse(uri).scheme, FeedFile)
     appends = isinstance(storage, type) and issubclass(
@@ -122,7 +107,7 @@ def _go_on(exporter: FeedExporter, uri: str, options: dict[str, Any]) -> None:
     )
     if not appends and not _NEW_EACH_RUN.search(uri):
         logger.warning(
-            "feed %s: this crawl goes on, and %s cannot append: the items of earlier runs are replaced; expected "
+            "feed %s: this crawl continues, but %s cannot append: the items of earlier runs are replaced; expected "
             "a file, or %%(time)s in its address",
             uri,
             storage.__name__,
@@ -130,7 +115,7 @@ def _go_on(exporter: FeedExporter, uri: str, options: dict[str, Any]) -> None:
 
 
 def leave_without_items(crawler: Crawler, *, finished: bool) -> None:
-    """Leave a feed as it is where this run has no item for it: if it did not come to its end, or another wrote it."""
+    """Leave feeds without items as they are."""
     exporter = crawler.get_extension(FeedExporter)
     for slot in exporter.slots if exporter else ():
         if not finished or (isinstance(slot.storage, FeedFile) and slot.storage.is_written_by_another()):
@@ -152,7 +137,7 @@ def _is_ascii_based(encoding: str | None) -> bool:
 
 
 class FeedFile(FileFeedStorage):
-    """What FEED_STORAGES names for files."""
+    """The class in FEED_STORAGES for files."""
 
     def __init__(self, uri: str, *, feed_options: dict[str, Any] | None = None) -> None:
         super().__init__(uri, feed_options=feed_options)
@@ -160,7 +145,7 @@ class FeedFile(FileFeedStorage):
         self._run: _Run = self._options.get(_RUN) or _Run()
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """The same file as Scrapy's, but nothing of it stays in memory: some microseconds an item."""
+        """Scrapy's file, flushed at each write."""
         path = Path(self.path)
         if path.exists() and not path.is_file():  # a pipe, a device
             return _WrittenThrough(cast("io.BufferedWriter", super().open(spider)).detach())
@@ -175,7 +160,7 @@ class FeedFile(FileFeedStorage):
         return file
 
     def is_written_by_another(self) -> bool:
-        """Whether an agent of this crawl has items in the file; asked by one that has none."""
+        """Whether another agent has items in the file."""
         path = Path(self.path)
         if not path.is_file() or not path.stat().st_size:
             return False
@@ -183,15 +168,14 @@ class FeedFile(FileFeedStorage):
             return not file.alone or file.changed >= self._run.began
 
     def _joined(self, path: Path, file: _WrittenThrough) -> IO[bytes]:
-        """Another process writes here: no item is torn, but an array can have one writer only."""
         if self._run.end in _LINES:
-            logger.info("feed %s: another agent writes it too; the items of this one are appended", path)
+            logger.info("feed %s: shared with another agent, appending the items of this one", path)
             file.goes_on = file.size > 0
             return file
         file.close()
         own, file = _free(path)
         logger.warning(
-            "feed %s: another agent writes it, and a file in the format %s can have one writer only; the items of this "
+            "feed %s: another agent writes it, and the format %s allows only one writer; the items of this "
             "agent are in %s",
             path,
             self._options.get("format"),
@@ -200,13 +184,13 @@ class FeedFile(FileFeedStorage):
         return file
 
     def _continued(self, path: Path, file: _WrittenThrough) -> IO[bytes] | None:
-        """The file, cut behind its last whole item; None where it cannot be appended to."""
+        """Returns None when the file cannot be appended to."""
         end = self._end_of_items(file)
         if end is None:
             return None
-        if self._run.goes_on and self._run.asked_to_overwrite:
+        if self._run.goes_on and self._run.overwrite:
             logger.info(
-                "feed %s: this crawl goes on, so its items are appended (to begin a new feed, delete the file or crawl "
+                "feed %s: this crawl continues, so items are appended (for a new feed, delete the file or crawl "
                 "with --again)",
                 path,
             )
@@ -233,8 +217,8 @@ class FeedFile(FileFeedStorage):
         path.replace(kept)
         file.close()
         logger.warning(
-            "feed %s: this crawl goes on, and a file in the format %s cannot be appended to; what earlier runs wrote "
-            "is in %s",
+            "feed %s: this crawl continues, but the format %s cannot be appended to; the items of earlier runs "
+            "are in %s",
             path,
             self._options.get("format"),
             kept,
@@ -243,8 +227,8 @@ class FeedFile(FileFeedStorage):
 
 
 class _WrittenThrough(io.BufferedWriter):
-    alone = False  # no other process may look at it before something is written
-    goes_on = False  # items of earlier runs, or of another agent, stand in it
+    alone = False  # other processes wait until something is written
+    goes_on = False  # it has items of earlier runs or of another agent
 
     @property
     def size(self) -> int:
@@ -262,7 +246,7 @@ class _WrittenThrough(io.BufferedWriter):
         return written
 
     def share(self) -> None:
-        """Let others append: wait for one that has the file for itself, which is a matter of its first item."""
+        """Let others append; waits for another holder's first item."""
         self.alone = False
         until = time.monotonic() + _FIRST_WRITE_SECONDS
         while not _lock(self, fcntl.LOCK_SH) and time.monotonic() < until:
@@ -270,14 +254,14 @@ class _WrittenThrough(io.BufferedWriter):
 
 
 def _opened(path: Path) -> _WrittenThrough:
-    """The file of this name, which another process may rename meanwhile; `alone` where no other has it open."""
+    """`alone` if no other process has it open."""
     while True:
-        # Always written at its end: another agent may append to the same file.
+        # Append mode: another agent may write to the same file.
         file = _WrittenThrough(io.FileIO(path, "a+"))
         file.alone = _lock(file, fcntl.LOCK_EX)
         if not file.alone:
             file.share()
-            # It may have had only a look.
+            # The other process may have closed it.
             file.alone = _lock(file, fcntl.LOCK_EX)
             if not file.alone:
                 file.share()
@@ -288,16 +272,16 @@ def _opened(path: Path) -> _WrittenThrough:
 
 
 def _free(path: Path) -> tuple[Path, _WrittenThrough]:
-    """A file beside this one that was not there before."""
+    """A new file next to this one."""
     for number in count(1):
         other = path.with_name(f"{path.name}.{number}")
         with suppress(FileExistsError):
             return other, _WrittenThrough(io.FileIO(other, "x"))
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable")
 
 
 def _lock(file: _WrittenThrough, mode: int) -> bool:
-    """Whether the file is locked, or its file system knows no locks; False: another process holds it."""
+    """Returns False when another process holds it, True without lock support."""
     try:
         fcntl.flock(file, mode | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -311,14 +295,14 @@ def _lock(file: _WrittenThrough, mode: int) -> bool:
 
 
 def _end_of_lines(data: mmap.mmap, options: dict[str, Any]) -> int:
-    """JSON lines: a last line without its end is whole if it is JSON."""
+    """A last line without a newline is whole if it is JSON."""
     start = data.rfind(b"\n") + 1
     return len(data) if _is_json(data[start:], options) else start
 
 
 def _end_of_rows(data: mmap.mmap, options: dict[str, Any]) -> int:
-    """CSV: a text in quotes may have ends of lines, so rows are counted from the first one on."""
-    if options.get("item_export_kwargs"):  # other quotes, perhaps
+    """Quoted text may contain newlines, so rows are counted."""
+    if options.get("item_export_kwargs"):  # quotes may differ
         return data.rfind(b"\n") + 1
     end = place = quotes = 0
     while line := data.readline():
@@ -330,7 +314,7 @@ def _end_of_rows(data: mmap.mmap, options: dict[str, Any]) -> int:
 
 
 def _end_of_array(data: mmap.mmap, options: dict[str, Any]) -> int | None:
-    """JSON: an item begins and ends at the beginning of a line, whether it takes one line or several."""
+    """Items begin and end at the start of a line."""
     end, torn = len(data), 0
     while torn < 2:
         start = data.rfind(b"\n", 0, end) + 1
@@ -345,7 +329,7 @@ def _end_of_array(data: mmap.mmap, options: dict[str, Any]) -> int | None:
 
 
 def _end_of_elements(data: mmap.mmap, options: dict[str, Any]) -> int:
-    """XML: an item may have elements of the same name inside; no text has an angle bracket."""
+    """Items may nest the same name; text has no angle brackets."""
     name = options.get("item_export_kwargs", {}).get("item_element", "item")
     end = depth = 0
     for tag in re.finditer(f"<(/?){re.escape(name)}>".encode(), data):
@@ -366,10 +350,10 @@ def _is_json(text: bytes, options: dict[str, Any]) -> bool:
 
 
 class JsonExporter(JsonItemExporter):
-    """One array of the items of all runs."""
+    """One array over all runs."""
 
     def start_exporting(self) -> None:
-        """Begin the array, or go on behind its last item."""
+        """Start the array, or continue it."""
         if _goes_on(self.file):
             self.first_item = False
         else:
@@ -377,7 +361,7 @@ class JsonExporter(JsonItemExporter):
 
 
 class CsvExporter(CsvItemExporter):
-    """One table: one header, and its columns for all runs."""
+    """One table over all runs, with one header."""
 
     def __init__(self, file: IO[bytes], **options: Any) -> None:
         super().__init__(cast("io.BytesIO", file), **options)
@@ -393,10 +377,10 @@ class CsvExporter(CsvItemExporter):
 
 
 class XmlExporter(XmlItemExporter):
-    """One element of the items of all runs."""
+    """One root element over all runs."""
 
     def start_exporting(self) -> None:
-        """Begin the element, or go on behind its last item."""
+        """Start the element, or continue it."""
         if _goes_on(self.stream.buffer):
             self._beautify_newline(new_item=True)
         else:

@@ -1,9 +1,6 @@
-"""The requests of a slot, and what their answers mean: robots.txt first, then page by page.
+"""Fetches a leased site: robots.txt first, then page by page.
 
-Builds the one Request of a page at its turn, and takes answers and errors as callback and errback. A page either
-ends (published), or gets another turn; a site that is overloaded or gone rests. Answers for a lost lease are
-dropped without a trace in the results. A user's own request to a site in hand is sent here too, and what comes goes to
-his callback.
+Each turn is one Request; its page is published or gets another turn. Responses for a lost lease are dropped.
 """
 
 from __future__ import annotations
@@ -66,20 +63,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent")
 
-# Redirects of robots.txt that are followed (RFC 9309 asks for five at least).
+# Redirects of robots.txt that are followed (RFC 9309: at least five).
 ROBOTS_HOPS = 5
-# Where a sitemap is looked for that nobody names.
+# Tried if robots.txt names no sitemap.
 USUAL_SITEMAP = "/sitemap.xml"
-# Of a header's value that is kept.
+# Characters kept of a header's value.
 FIELD_LENGTH = 200
-# How long a site waits for a proxy that wants a login, doubled each time.
+# First wait of a site if its proxy requires a login; doubles each time.
 PROXY_SECONDS = 10.0
-# Pages denied in one go before the event loop gets a turn.
+# Denied pages handled before control returns to the event loop.
 DENIED_AT_A_TIME = 200
 
 
 class _Parsed(NamedTuple):
-    """A page whose callback has given something, and what is to be done when all of that is processed."""
+    """A page whose callback returned output; `done` runs when it is processed."""
 
     lease: SiteLease
     request: Request | None
@@ -87,7 +84,7 @@ class _Parsed(NamedTuple):
 
 
 class PageFetcher:
-    """One agent's requests and their outcomes."""
+    """Builds one agent's requests and handles their outcomes."""
 
     def __init__(self, crawler: Crawler, agent: Agent, chain: Chain) -> None:
         self._crawler = crawler
@@ -95,33 +92,33 @@ class PageFetcher:
         self._options = agent.options
         self._chain = chain
         self._patience = _patience(agent.options)
-        self._parsed: list[_Parsed] = []  # pages whose callback has given something
+        self._parsed: list[_Parsed] = []  # pages whose callback returned output
         self._heeds_own = False
         self._proxies_told: set[str] = set()
         self._most_redirects = crawler.settings.getint("REDIRECT_MAX_TIMES")
-        # Of the works beside loading; what is loaded is judged here.
+        # The jobs other than crawling; crawled pages are handled here.
         self._works: dict[str, Work] = {
             name: jobs.make(name, agent, self) for name in agent.works if name in jobs.CLASSES
         }
         agent.leasing.begin = self._begin
         agent.outbox.next_due = self._next_due
-        # What our requests have for callback and errback.
+        # Our own callbacks and errbacks.
         self._ours = (
             *(self.loaded, self._robots_loaded, self._own_loaded, self._trial_answered),
             *(self.failed, self._robots_failed, self._own_failed, self._trial_failed),
         )
 
     def next_request(self, lease: SiteLease) -> Request | None:
-        """The next request of a ready slot; None: there is nothing to fetch now, the slot was settled.
+        """The next request of a ready site. Returns None when there is nothing to fetch; the site is settled then.
 
-        Raises nothing: an error costs the page whose turn it is, or the site's lease where it is no page's.
+        Never raises: an error fails its page, or ends the lease.
         """
         try:
             return self._next_request(lease)
         except Exception as error:
-            words = in_one_line(error)
-            _say(f"{lease.site}: no request could be made: {words}", error)
-            self._do_without_requests(lease, words)
+            reason = in_one_line(error)
+            _warn(f"{lease.site}: request failed to build: {reason}", error)
+            self._do_without_requests(lease, reason)
             return None
 
     def _next_request(self, lease: SiteLease) -> Request | None:
@@ -145,20 +142,19 @@ class PageFetcher:
         try:
             return self._start(lease, self._page_request(lease, turn))
         except Exception as error:
-            words = in_one_line(error)
-            _say(f"{lease.site}: {turn.path!r} cannot be asked for: {words}", error)
-            self._fail(lease, turn, OTHER, words, {})
+            reason = in_one_line(error)
+            _warn(f"{lease.site}: {turn.path!r} request failed to build: {reason}", error)
+            self._fail(lease, turn, OTHER, reason, {})
             self._agent.settle(lease)
             return None
 
     def _do_without_requests(self, lease: SiteLease, error: str) -> None:
-        """No request can be made: not even for robots.txt is as good as no answer; else the lease alone is over."""
         if lease.rules is not None or lease.given_up:
             self._agent.park(lease, error)
             return
-        # Where robots.txt led to cannot be asked by the next one either.
+        # The next request cannot reach the target of this robots.txt redirect either.
         lease.robots_hop, lease.robots_hops = "", 0
-        self._leave_alone(lease, OTHER, error, f"no request can be made: {error}")
+        self._leave_alone(lease, OTHER, error, f"request failed to build: {error}")
         self._agent.settle(lease)
 
     def _begin(self, lease: SiteLease, packed: bytes) -> None:
@@ -176,21 +172,21 @@ class PageFetcher:
         if lease.timeouts is None and self._patience is not None:
             lease.timeouts = SiteTimeouts(self._patience)
         lease.site_session.apply(request)
-        context = _errand(request)
+        context = _context(request)
         context.worn = lease.site_session.worn
         context.begin(request)
         return request
 
     def _used_up(self, lease: SiteLease, day: SiteDay) -> bool:
-        """Whether the site's day has nothing left; then it goes back until the next one."""
+        """Return the site until the next day if its daily budget is used up."""
         why = day.used_up()
         if why:
-            logger.info("%s waits for the next day: %s", lease.site, why)
+            logger.info("site %s: daily budget used up, resuming the next day: %s", lease.site, why)
             self._agent.leasing.end(lease, "later", why, int(day.tomorrow * 1000))
         return bool(why)
 
     def _give_up(self, lease: SiteLease, status: int, error: str) -> None:
-        """Of a site that is given up each page has failed, without a request."""
+        """Fail every page of a site that was given up."""
         self._drop_held(lease)
         lease.frontier.leave_retakes()
         for _ in range(DENIED_AT_A_TIME):
@@ -200,7 +196,7 @@ class PageFetcher:
             self._publish(lease, turn, self._record(lease, turn, "failed", status, error=error))
 
     def _drop_held(self, lease: SiteLease) -> None:
-        """Nothing that waits beside pages is sent; a page that a middleware asked for otherwise has its turn back."""
+        """Drop held requests; pages replaced by a middleware get their turn back."""
         self._agent.leasing.tell_unsent(lease)
         held, lease.own_requests = lease.own_requests or (), None
         for context in map(request_context_of, held):
@@ -212,7 +208,6 @@ class PageFetcher:
         lease.frontier.parkings = 0
 
     def _note_silence(self, lease: SiteLease, turn: Turn, status: int, error: str) -> None:
-        """A page had no answer: its site may be gone, or overloaded."""
         if status in politeness.BAD_ANSWER:
             self._heard(lease)
         if politeness.is_silence(status):
@@ -228,7 +223,7 @@ class PageFetcher:
     # --- the site's pace ---
 
     def _heed(self, lease: SiteLease, url: str, tries: int, response: Response) -> None:
-        """Let the site rest where its answer to a URL's `tries`th try says so; a success ends its back-off."""
+        """Back off if the response requires it; a success ends the back-off."""
         status, strikes = response.status, lease.frontier.strikes
         seconds = responses.rest_asked(status, _retry_after(response), strikes)
         if seconds:
@@ -241,9 +236,9 @@ class PageFetcher:
             lease.frontier.strikes = 0
 
     def _count_failure(self, lease: SiteLease, url: str, tries: int, what: str, known: int) -> None:
-        """The failure of one URL is its own; several different ones in a row are the site's, unless a trial succeeds.
+        """Count a failed URL; after several in a row, send a trial request, and back off if it fails too.
 
-        A site of which all `known` URLs fail needs no more of them.
+        Without a trial if all `known` URLs fail.
         """
         if not lease.row.add(url, tries, lease.frontier.strikes, known) or lease.on_trial:
             return
@@ -255,11 +250,10 @@ class PageFetcher:
         self._send_next(lease, self._trial(lease, loaded))
 
     def _rest_after(self, lease: SiteLease, what: str) -> None:
-        reason = f"{what}, as different URLs in a row did not load"
+        reason = f"{what}; several URLs failed in a row"
         self._agent.rest(lease, responses.rest_of(lease.frontier.strikes), reason)
 
     def _trial(self, lease: SiteLease, path: str) -> Request:
-        """A request for a page that was loaded before: where it fails too, the site is overloaded."""
         return Request(
             lease.site + path,
             callback=self._trial_answered,
@@ -273,7 +267,7 @@ class PageFetcher:
         )
 
     def _trial_answered(self, response: Response, **_arguments: Any) -> None:
-        context = _errand(response)
+        context = _context(response)
         if not context.end():
             return
         lease, status = context.lease, response.status
@@ -290,7 +284,7 @@ class PageFetcher:
     def _trial_failed(self, failure: Failure) -> None:
         request, error = failure.request, failure.value  # type: ignore[attr-defined]
         assert error is not None
-        context = _errand(request)
+        context = _context(request)
         if not context.end():
             return
         lease = context.lease
@@ -306,7 +300,6 @@ class PageFetcher:
 
     @staticmethod
     def _send_next(lease: SiteLease, request: Request) -> None:
-        """The site's next request is this one."""
         if lease.own_requests is None:
             lease.own_requests = deque()
         lease.own_requests.appendleft(request)
@@ -317,7 +310,7 @@ class PageFetcher:
         self._leave_alone(lease, status, error, f"{what}: {error}")
 
     def _leave_alone(self, lease: SiteLease, status: int, error: str, verdict: str) -> None:
-        """Park the site, or give it up with this verdict after MAX_TRIES times in a row; a work ends its turns."""
+        """Suspend the site, or give it up after MAX_TRIES times in a row."""
         if work := self._works.get(lease.leased.work):
             work.shut(lease, status, error)
             return
@@ -325,20 +318,20 @@ class PageFetcher:
         if times < self._options.max_tries:
             self._agent.park(lease, error)
             return
-        logger.info("%s is given up after %d times: %s", lease.site, times, verdict)
+        logger.info("site %s: given up after %d attempts: %s", lease.site, times, verdict)
         lease.given_up = (status, verdict[:300])
 
     def _wait_for_proxy(self, lease: SiteLease, error: ProxyRefusedError) -> None:
-        """A proxy that wants a login says nothing of the site: that waits, longer each time, and is never given up."""
-        words = str(error)
-        if words not in self._proxies_told:
-            self._proxies_told.add(words)
-            logger.warning("%s; its sites wait", words)
+        """The proxy's login says nothing about the site: retry later."""
+        message = str(error)
+        if message not in self._proxies_told:
+            self._proxies_told.add(message)
+            logger.warning("%s; its sites are retried later", message)
         if not lease.live:
             return
         seconds = min(PROXY_SECONDS * 2 ** min(lease.frontier.strikes, 20), responses.LONGEST_REST_SECONDS)
         lease.frontier.strikes += 1
-        self._agent.leasing.end(lease, "later", words, self._agent.leasing.due_ms(seconds))
+        self._agent.leasing.end(lease, "later", message, self._agent.leasing.due_ms(seconds))
 
     def _may_send(self, lease: SiteLease) -> Callable[[], bool]:
         return partial(self._agent.may_send, lease)
@@ -353,13 +346,12 @@ class PageFetcher:
                 self._deny(lease, turn, ROBOTS_DENIED, "robots.txt forbids it")
             elif lease.traps is not None and lease.traps.holds(turn.path):
                 lease.leave_out("family", (turn.path,))
-                self._deny(lease, turn, IN_A_TRAP, "left out: it is of a trap (TRAP_PAGES)")
+                self._deny(lease, turn, IN_A_TRAP, "left out: part of a crawler trap (TRAP_PAGES)")
             else:
                 return turn
         return None
 
     def _deny(self, lease: SiteLease, turn: Turn, status: int, error: str) -> None:
-        """The turn ends without a request."""
         if work := self._works.get(lease.leased.work):
             work.unanswered(lease, turn, status, error, {})
             return
@@ -367,8 +359,8 @@ class PageFetcher:
         lease.frontier.finish(turn, counts=False)
 
     def _page_request(self, lease: SiteLease, turn: Turn) -> Request:
-        if not turn.asked.startswith("/"):  # behind the site's name it could be another host
-            raise ValueError(f"{turn.asked!r} is no path; expected one that begins with /")
+        if not turn.asked.startswith("/"):  # appended to the site it could name another host
+            raise ValueError(f"{turn.asked!r} is not a path; expected one that begins with /")
         request = Request(
             lease.site + turn.asked,
             callback=self.loaded,
@@ -396,7 +388,7 @@ class PageFetcher:
 
     @staticmethod
     def _held_robots(lease: SiteLease) -> Request | None:
-        """What a middleware put in the place of the request for robots.txt."""
+        """A middleware's substitute for the robots.txt request."""
         held = lease.own_requests or ()
         found = next(
             (one for one in held if (context := request_context_of(one)) and context.for_robots), None
@@ -407,7 +399,7 @@ class PageFetcher:
         return found
 
     def _robots_loaded(self, response: Response, **_arguments: Any) -> None:
-        context = _errand(response)
+        context = _context(response)
         if not context.end():
             return
         lease = context.lease
@@ -423,15 +415,15 @@ class PageFetcher:
                 self._agent.settle(lease)
                 return
         if policy.LOSSES.intersection(response.flags):
-            self._obey(lease, CUT_SHORT, b"", f"{response.url}: it is cut short or damaged")
+            self._obey(lease, CUT_SHORT, b"", f"{response.url}: the body is truncated or damaged")
             return
-        # Not before the last redirect: one that leads into silence would keep the site from its verdict for ever.
+        # After the last redirect only: otherwise a redirect to a dead host would postpone the verdict forever.
         self._heard(lease)
         rest = responses.seconds_asked(_retry_after(response))
         self._obey(lease, response.status, response.body, f"robots.txt answered {response.status}", rest)
 
     def _robots_failed(self, failure: Failure) -> None:
-        context, error = _errand(failure.request), failure.value  # type: ignore[attr-defined]
+        context, error = _context(failure.request), failure.value  # type: ignore[attr-defined]
         assert error is not None
         if not context.end():
             return
@@ -445,10 +437,10 @@ class PageFetcher:
             self._note_load(lease, refused=True)
         status = status_code_of(error)
         if context.elsewhere and status not in politeness.BAD_ANSWER:
-            # Another's silence, or another's address that nobody may visit: the pages lie here.
+            # The redirect's target is unreachable or forbidden, but the pages are on this site.
             status = OTHER
         elif isinstance(error, AddressRefusedError):
-            logger.warning("%s; --again walks it anew then", error)
+            logger.warning("%s; crawl it again with --again afterwards", error)
         self._obey(lease, status, b"", in_one_line(error))
 
     def _obey(self, lease: SiteLease, status: int, body: bytes, what: str, rest: float | None = None) -> None:
@@ -463,17 +455,16 @@ class PageFetcher:
             self._do_without_rules(lease, status, what, rest)
         else:
             lease.rules = rules
-            told = body if 200 <= status < 300 else b""
-            lease.robots = blake2b(told, digest_size=8).hexdigest()
-            self._take_sitemaps(lease, told)
+            rules_file = body if 200 <= status < 300 else b""
+            lease.robots = blake2b(rules_file, digest_size=8).hexdigest()
+            self._take_sitemaps(lease, rules_file)
             lease.rules_read_at = asyncio.get_running_loop().time()
-            asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
-            lease.delay = max(lease.least_delay, asked)
+            crawl_delay = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
+            lease.delay = max(lease.least_delay, crawl_delay)
             lease.window = rules.window
         self._agent.settle(lease)
 
     def _do_without_rules(self, lease: SiteLease, status: int, what: str, rest: float | None) -> None:
-        """No page may be asked: the site rests, or is parked."""
         lease.rules = None
         if politeness.shuts(status):
             self._trip(lease, status, what)
@@ -484,7 +475,7 @@ class PageFetcher:
             work.shut(lease, status, what)
 
     def _take_sitemaps(self, lease: SiteLease, robots_file: bytes) -> None:
-        """Those that robots.txt names, or where it names none and SITEMAPS says so the usual one, are pages to load."""
+        """Add the sitemaps of robots.txt, or the usual one if SITEMAPS is "tried"."""
         if self._options.sitemaps == "off":
             return
         urls = sitemaps.named(robots_file)
@@ -504,11 +495,11 @@ class PageFetcher:
     # --- pages ---
 
     def loaded(self, response: Response, **arguments: Any) -> Any:
-        """Callback of every page: what the user's `parse` gives for an answer 2xx, else nothing.
+        """Callback of every page: the output of the user's `parse` for a 2xx response, otherwise None.
 
-        `arguments` are those of a request that a middleware put in the page's place.
+        `arguments` are those of a middleware's substitute.
         """
-        context = _errand(response)
+        context = _context(response)
         if not context.end():
             return None
         lease, turn = context.lease, context.turn
@@ -543,9 +534,9 @@ class PageFetcher:
         return None
 
     def failed(self, failure: Failure) -> None:
-        """Errback of every page: no answer came, or a middleware refused."""
+        """Errback of every page."""
         request: Request = failure.request  # type: ignore[attr-defined]
-        context, error = _errand(request), failure.value
+        context, error = _context(request), failure.value
         assert error is not None
         if not context.end() or context.lease.lost:
             return
@@ -564,40 +555,39 @@ class PageFetcher:
             if isinstance(error, ProxyRefusedError):
                 self._wait_for_proxy(lease, error)
             return
-        self._end_in_vain(lease, turn, request, error)
+        self._end_unanswered(lease, turn, request, error)
         self._note_silence(lease, turn, status_code_of(error), in_one_line(error))
 
-    def _end_in_vain(self, lease: SiteLease, turn: Turn, request: Request, error: BaseException) -> None:
-        """No answer came: the page has another turn, or has failed."""
-        work, status, words = self._works.get(lease.leased.work), status_code_of(error), in_one_line(error)
-        first = _errand(request).first
-        if work and lease.walls and first is not None:  # the page itself has answered
+    def _end_unanswered(self, lease: SiteLease, turn: Turn, request: Request, error: BaseException) -> None:
+        work, status, reason = self._works.get(lease.leased.work), status_code_of(error), in_one_line(error)
+        first = _context(request).first
+        if work and lease.walls and first is not None:  # the page itself has responded
             lease.walls.leave()
             work.answered(lease, turn, first)
             return
         if not work and worth_another_try(error) and turn.tries < self._options.max_tries:
             self.again(lease, turn, self._retry_pause(turn))
             return
-        # Silence may be a moment's; a check too would ask again.
+        # A timeout may be transient; a status check would retry as well.
         if status in politeness.BAD_ANSWER or turn.tries >= self._options.status_tries:
-            self._watch(lease, turn.path, status, request.meta, turn.tries, words)
+            self._watch(lease, turn.path, status, request.meta, turn.tries, reason)
         if isinstance(error, TooLargeError) and not isinstance(error, HeaderLimitError):
             lease.leave_out("size", (turn.path,))
-        self._fail(lease, turn, status, words, request.meta)
+        self._fail(lease, turn, status, reason, request.meta)
 
-    def _fail(self, lease: SiteLease, turn: Turn, status: int, words: str, meta: dict[str, Any]) -> None:
-        """The turn of a page ends without an answer; `meta` is its request's."""
+    def _fail(self, lease: SiteLease, turn: Turn, status: int, reason: str, meta: dict[str, Any]) -> None:
+        """`meta` is the request's."""
         if work := self._works.get(lease.leased.work):
-            work.unanswered(lease, turn, status, words, meta)
+            work.unanswered(lease, turn, status, reason, meta)
             return
-        record = self._record(lease, turn, "failed", status, error=words)
+        record = self._record(lease, turn, "failed", status, error=reason)
         note_times(record, meta)
         self._publish(lease, turn, record)
 
     def take_in(
         self, lease: SiteLease, turn: Turn, response: Response, arguments: dict[str, Any] | None = None
     ) -> Any:
-        """A page's body came: through the page pipelines and to the spider; the turn ends when it is done with it."""
+        """Pass a page to the page pipelines and the spider."""
         record = self._record(lease, turn, "stored", response.status, response)
         lease.frontier.note_loaded(turn)
         lease.redirects.pop(turn.path, None)
@@ -614,10 +604,9 @@ class PageFetcher:
     def _parse(
         self, lease: SiteLease, request: Request | None, parse: Callable[[], Any], done: Callable[[], None]
     ) -> Any:
-        """What a user's callback gives; `done` is called when the engine has processed all of it.
+        """The output of a user's callback; `done` is called when the engine has processed all of it.
 
-        Not when it is exhausted: a link would come too late for its site, and an item that is still in a pipeline would
-        be lost with an agent whose record is out.
+        Not when it is exhausted: links would come too late, and a crash would lose items in a pipeline.
         """
         output = None
         try:
@@ -631,15 +620,14 @@ class PageFetcher:
         return output
 
     def _in_progress(self, request: Request | None) -> Request | None:
-        """The request that the engine has in hand; a middleware may have given its response another."""
         under_way = engine.in_progress(self._crawler)
         if request is None or request in under_way:
             return request
-        context = _errand(request)
+        context = _context(request)
         return next((one for one in under_way if request_context_of(one) is context), None)
 
     def end_parsed(self) -> None:
-        """End the turns of those pages of which nothing is under way any more; called whenever the engine asks on."""
+        """End the turns of fully processed pages; called each time the engine pulls a request."""
         if not self._parsed:
             return
         under_way = engine.in_progress(self._crawler)
@@ -652,7 +640,7 @@ class PageFetcher:
             self._agent.settle(lease)
 
     def redirected(self, lease: SiteLease, turn: Turn, response: Response) -> None:
-        """The turn ends, and where it led is found like a link."""
+        """End the turn; the target is added like a link."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
         place = html.target(response.url, location, self._agent.max_url_length) if location else None
         if place is None:
@@ -670,7 +658,7 @@ class PageFetcher:
         record.error = self._led_on(lease, turn, site, path)
         circle = lease.frontier.note_redirect(turn, page) if site == lease.site else []
         own = site == lease.site and lease.loads
-        again = own and self._meets_wall(lease, turn, page, _errand(response).worn, in_circle=bool(circle))
+        again = own and self._meets_wall(lease, turn, page, _context(response).worn, in_circle=bool(circle))
         if circle and not again:
             record.error = responses.walls_in_words(circle, with_cookies=lease.site_session.cookies > 0)
         self._publish(lease, turn, record, records.pack_links([record.redirect]))
@@ -679,15 +667,12 @@ class PageFetcher:
 
     @staticmethod
     def first_answer(response: Response) -> Response | None:
-        """The redirect of the page itself, where this is the answer to a request for where it leads."""
-        return _errand(response).first
+        """The page's own redirect, if this is its target's response."""
+        return _context(response).first
 
     def passes_wall(self, lease: SiteLease, turn: Turn, response: Response) -> bool:
-        """Whether something is still to be asked in the turn of a page that has redirected: where it leads, or itself.
-
-        It is asked again with the cookies of the way, if there were any.
-        """
-        context, lease.walls = _errand(response), lease.walls or Walls()
+        """Whether a redirected page needs another request: its target, or itself with cookies."""
+        context, lease.walls = _context(response), lease.walls or Walls()
         if context.first is None:
             lease.walls.redirected(turn.path, context.worn)
         target = self._target_on_site(lease, response)
@@ -709,7 +694,7 @@ class PageFetcher:
         return False
 
     def _target_on_site(self, lease: SiteLease, response: Response) -> str:
-        """The path that a redirect leads to; empty: it is none, leads elsewhere, or to what robots.txt forbids."""
+        """Empty without a redirect, or if it leaves the site or is disallowed."""
         location = (response.headers.get("Location") or b"").decode("latin-1")
         if response.status not in responses.REDIRECTS or not location or lease.rules is None:
             return ""
@@ -738,7 +723,7 @@ class PageFetcher:
 
     @staticmethod
     def _meets_wall(lease: SiteLease, turn: Turn, path: str, worn: int, *, in_circle: bool) -> bool:
-        """Whether a page that was asked with `worn` cookies leads to one that is to be asked again with more."""
+        """Whether a redirect leads to a page to retry with more than `worn` cookies."""
         lease.walls = lease.walls or Walls()
         lease.walls.redirected(turn.path, worn)
         leads_back = in_circle or lease.frontier.has_redirected(path)
@@ -750,7 +735,7 @@ class PageFetcher:
         return False
 
     def _is_spelt_otherwise(self, lease: SiteLease, turn: Turn, path: str) -> bool:
-        """Whether a page that redirects to itself does so in another spelling; then that one is asked for instead."""
+        """Whether a page redirects to another spelling of itself."""
         many = lease.redirects.get(turn.path, 0) + 1
         if (
             path == turn.asked
@@ -764,11 +749,11 @@ class PageFetcher:
         return True
 
     def _led_on(self, lease: SiteLease, turn: Turn, site: str, path: str) -> str:
-        """A redirect's target into its site's frontier; why not, where too many came one behind the other."""
+        """Returns the reason if the redirect chain is too long."""
         many = lease.redirects.pop(turn.path, 0) + 1
         if many > self._most_redirects:
             lease.cut_redirects[turn.path] = many - 1
-            return f"not followed: the redirect behind {many - 1} others (REDIRECT_MAX_TIMES)"
+            return f"not followed: {many - 1} redirects in a row (REDIRECT_MAX_TIMES)"
         if site != lease.site:
             return self._led_elsewhere(lease, turn, site, path, many)
         indexes = lease.indexes_before(turn)
@@ -781,7 +766,7 @@ class PageFetcher:
         return ""
 
     def _led_elsewhere(self, lease: SiteLease, turn: Turn, site: str, path: str, many: int) -> str:
-        """As `_led_on`, to another site: where a seed leads there, that page is the seed."""
+        """A seed's target becomes the seed."""
         agent = self._agent
         is_seed = turn.depth == 0 and lease.loads and lease.indexes_before(turn) is None
         if is_seed and agent.scope.is_of_a_seed(lease.site):
@@ -794,12 +779,12 @@ class PageFetcher:
 
     @staticmethod
     def finish(lease: SiteLease, turn: Turn) -> None:
-        """The turn of a page has ended, and all that is to be told of it was told."""
+        """End a page's turn."""
         lease.frontier.finish(turn)
 
     @staticmethod
     def again(lease: SiteLease, turn: Turn, pause: float) -> None:
-        """The page gets another turn, after `pause` seconds at the earliest."""
+        """Schedule another turn in `pause` seconds at the earliest."""
         lease.frontier.set_back(turn, asyncio.get_running_loop().time() + pause)
 
     def _publish(self, lease: SiteLease, turn: Turn, record: records.Page, out_links: bytes = b"") -> None:
@@ -833,7 +818,6 @@ class PageFetcher:
         return record
 
     def _note_load(self, lease: SiteLease, seconds: float | None = None, *, refused: bool) -> None:
-        """What the slot sees of its site's load; an hour that is over is told."""
         if lease.load is None:
             lease.load = SiteLoad()
         hour = self._agent.hour
@@ -844,7 +828,6 @@ class PageFetcher:
     def _watch(
         self, lease: SiteLease, path: str, status: int, meta: dict[str, Any], tries: int, error: str = ""
     ) -> None:
-        """What the site's answer, or that there was none, says of its health; told where it says something new."""
         given = self._options
         if not given.status_by_traffic:
             return
@@ -870,28 +853,28 @@ class PageFetcher:
         note_times(record, meta)
         self._agent.outbox.add(lease, record)
 
-    # --- a user's own requests to a site in hand ---
+    # --- a user's own requests to a leased site ---
 
     def _heed_own(self) -> None:
-        """Be told of answers from the first own request on: most crawls have none, and every page would pay."""
+        """Connect at the first own request: the signal would cost every page."""
         if not self._heeds_own:
             self._heeds_own = True
             self._crawler.signals.connect(self._rest_if_asked, signals.response_downloaded)
 
     def _rest_if_asked(self, request: Request, response: Response) -> None:
-        """Called with every answer: Scrapy's middlewares keep one that means a rest from its callback."""
+        """Sees responses that Scrapy's retry middleware hides from the callback."""
         context = request_context_of(request)
         if context is None or not context.own:
             return
         self._heed(context.lease, request.url, 1 + request.meta.get("retry_times", 0), response)
 
     def is_copy(self, request: Request) -> bool:
-        """Whether it is a user's copy of a request of ours, for the very same URL: that one once more."""
+        """Whether it is a user's copy of our request for the same URL."""
         context = request_context_of(request)
         return context is not None and request.url == context.url and request.callback in self._ours
 
     def freed(self, request: Request) -> Request:
-        """A user's request without what is ours in it: he may have copied one of ours, or the meta of its answer."""
+        """The request without our context, which a copy may carry."""
         context, callback, errback = request_context_of(request), request.callback, request.errback
         if context is None and callback not in self._ours and errback not in self._ours:
             return request
@@ -905,9 +888,8 @@ class PageFetcher:
         return request.replace(callback=callback, errback=errback, meta=meta)
 
     def _own(self, lease: SiteLease, request: Request) -> Request:
-        """Let the slot know when the request has ended, however it ends."""
         if request_context_of(request) is not None:
-            return request  # it had its turn before, or a middleware put it in a page's place
+            return request  # it was sent before, or a middleware substituted it for a page
         self._heed_own()
         callback, errback = request.callback, request.errback
         context = RequestContext(
@@ -917,7 +899,7 @@ class PageFetcher:
         return request.replace(callback=self._own_loaded, errback=self._own_failed, meta=meta)
 
     def _own_loaded(self, response: Response, **arguments: Any) -> Any:
-        context = _errand(response)
+        context = _context(response)
         if not context.end():
             return None
         lease = context.lease
@@ -931,7 +913,7 @@ class PageFetcher:
 
     def _own_failed(self, failure: Failure) -> Any:
         request: Request = failure.request  # type: ignore[attr-defined]
-        context = _errand(request)
+        context = _context(request)
         if not context.end():
             return None
         lease = context.lease
@@ -946,15 +928,15 @@ class PageFetcher:
 
 
 def _patience(given: Options) -> AdaptiveTimeouts | None:
-    """None: every stage has the limits of the settings."""
+    """Returns None when the settings fix all timeouts."""
     if not given.adaptive_timeouts:
         return None
-    least = Least(given.least_connect_seconds, given.least_head_seconds, given.least_body_seconds)
-    return AdaptiveTimeouts(least, given.timeout_probe_share, given.max_tries)
+    floor = Least(given.least_connect_seconds, given.least_head_seconds, given.least_body_seconds)
+    return AdaptiveTimeouts(floor, given.timeout_probe_share, given.max_tries)
 
 
 def note_answer(record: records.Page, response: Response) -> None:
-    """What the answer says of itself, and how it came."""
+    """Copy size, headers and timings of the response."""
     record.size = len(response.body)
     record.wire_size = response.meta.get("encoded", ("", record.size))[1]
     record.error = record.error or response.meta.get("decoding_error", "")
@@ -964,7 +946,7 @@ def note_answer(record: records.Page, response: Response) -> None:
 
 
 def note_headers(record: records.Page | records.RecheckResult, response: Response) -> None:
-    """What the answer says of the page's version, and who gave it."""
+    """Copy validators and the server's address."""
     record.etag = _field(response, "ETag")
     record.last_modified = _field(response, "Last-Modified")
     record.address = str(response.ip_address or "")
@@ -979,7 +961,7 @@ def _field(response: Response, name: str) -> str:
 
 
 def note_times(record: records.Page | records.RecheckResult | records.Health, meta: dict[str, Any]) -> None:
-    """The times of the stages that the exchange came through; none where another handler made it."""
+    """Copy the timings, if the download handler measured them."""
     if "download_latency" in meta:
         record.latency_ms = int(meta["download_latency"] * 1000)
     times = meta.get("stage_times")
@@ -993,13 +975,13 @@ def note_times(record: records.Page | records.RecheckResult | records.Health, me
         record.body_ms = int(times["body_s"] * 1000)
 
 
-def _say(words: str, error: Exception) -> None:
-    """Why nothing is asked; where it is no URL that is at fault, with the place in the code."""
-    logger.warning("%s", words, exc_info=None if isinstance(error, ValueError) else error)
+def _warn(message: str, error: Exception) -> None:
+    """With a traceback, unless the URL is at fault (ValueError)."""
+    logger.warning("%s", message, exc_info=None if isinstance(error, ValueError) else error)
 
 
 def _page_seconds(turn: Turn, response: Response) -> float | None:
-    """How long the site took for the page; None where the time says something else too (crawler.agent.observer)."""
+    """Returns None when the time is not only the site's (crawler.agent.observer)."""
     times = response.meta.get("stage_times")
     if times is None or not times["reused"] or times["body_s"] is None:
         return None
@@ -1010,9 +992,9 @@ def _page_seconds(turn: Turn, response: Response) -> float | None:
 
 
 def _nothing() -> None:
-    """What is to be done after a user's own request: nothing."""
+    """Nothing follows a user's own request."""
 
 
-def _errand(one: Request | Response) -> RequestContext:
-    context: RequestContext = one.meta[KEY]
+def _context(message: Request | Response) -> RequestContext:
+    context: RequestContext = message.meta[KEY]
     return context

@@ -1,20 +1,8 @@
 """The URLs of one leased site: to fetch, in flight, seen. Breadth first, within the site's budgets. Pure.
 
-Every path that was ever accepted has an index, in the order of acceptance; `head` runs through that order, and
-the few that were taken but are not done (in flight, set back for another try, to be taken again) are the exceptions.
-So all that a checkpoint needs is the paths in order, the head and the exceptions: `delta()` tells what changed since
-the last entry, `whole()` all of it, and `restore` makes a frontier of a whole and the deltas behind it. Whoever holds
-the bytes can go on with the site; exceptions become pages to fetch again.
-
-A path is as deep as the shortest way that is known to it. With a limit of depth, a page that is done and turns out to
-be less deep is taken again, since links of it may have been left out; the least deep one first, and only when nothing
-is left to fetch that could lower it once more. So that costs one fetch more of a page, but where pages fail meanwhile.
-
-A page is known by its canonical path, and asked for by the path that first named it: where the two differ, that one is
-kept beside.
-
-`changes` and `everything` take a snapshot at once; `encode` makes bytes of it, in another thread where a site is
-large.
+Paths are numbered as accepted; `head` is the first untaken one, exceptions are taken and not done. A checkpoint is a
+whole entry plus deltas; `restore` continues from it and fetches exceptions again. With a depth limit, done pages found
+shallower are fetched again for links.
 """
 
 from __future__ import annotations
@@ -39,30 +27,28 @@ from crawler.records import SET_HASHES, hash_of, set_hash
 from crawler.urls.url import page_of
 
 VERSION = 1
-# Of zstd: a tenth smaller than 1, for about a microsecond a page more.
+# zstd level: 10% smaller than 1, at about 1 µs more per page.
 _LEVEL = 3
-# Entries shorter than this are not worth a zstd frame.
+# Shorter entries are not compressed.
 _COMPRESS_ABOVE = 200
-# Digest bytes kept per fetched page: at 1 M pages of a site 0.002 of them collide.
+# Digest bytes per fetched page: 0.002 collisions expected at 1 M pages.
 _DIGEST = 6
-# A journal shorter than this is not folded.
+# Shorter journals are not folded.
 FOLD_ABOVE = 2048
-# Of a site whose pages are limited, URLs that are known for each that may be fetched; at least; and beyond the limit at
-# most: a page may bring thousands of new ones (220 bytes each) that nobody will ever fetch. More are counted as left
-# out and not remembered; a later walk finds them again.
+# Known URLs of a site with a page limit (220 bytes each): per allowed page, at least, and at most beyond the limit.
+# More are counted as left out and forgotten; a later walk finds them again.
 KNOWN_FOR_EACH = 10
 LEAST_KNOWN = 10_000
 MOST_BEYOND = 50_000
-# Pages that wait for another try behind those that were not tried yet. With more of them, some go first: each
-# checkpoint names them all.
+# Failed pages that wait behind untried ones. Above this number some go first, since every checkpoint lists them all.
 MOST_BEHIND = 200
-# Deeper pages count as this deep.
+# Deeper pages count as this depth.
 _DEEPEST = 65_535
-# The latest time (s) that a page can have changed at: that of 32 bits.
+# The latest change time (s) that fits in 32 bits.
 _LATEST = 2**32 - 1
-# Redirects that one circle may have.
+# Longest redirect cycle that is detected.
 _LONGEST_CIRCLE = 10
-# A page's index and when it changed (s).
+# Page index and change time (s).
 _PAIR = struct.Struct("<II")
 
 _Value = TypeVar("_Value", int, str)
@@ -71,54 +57,54 @@ _Depth = Annotated[int, msgspec.Meta(ge=0, le=_DEEPEST)]
 
 
 class CheckpointError(ValueError):
-    """Bytes that are no checkpoint of this version; the site must begin anew."""
+    """Invalid or outdated checkpoint data; the site must start over."""
 
 
 class Turn(NamedTuple):
-    """A page's turn to be fetched."""
+    """A page's scheduled fetch."""
 
-    number: int  # its place in the order of acceptance
+    number: int  # position in the order of acceptance
     path: str  # canonical: the page's name
     depth: int
-    tries: int  # counts this one: 1, 2, …
-    asked: str  # path that is asked for: as it was written where the page was first named
+    tries: int  # including this one: 1, 2, …
+    asked: str  # path to request, as written where the page was first found
 
     @property
     def asked_as(self) -> str:
-        """What is asked for, where that is not the page's name; else empty."""
+        """The path to request, if it is not the page's name; otherwise empty."""
         return self.asked if self.asked != self.path else ""
 
 
 class _Entry(msgspec.Struct, array_like=True):
     version: int
-    first: _Count  # index of the first path of this entry; 0: a whole checkpoint
-    paths: bytes  # newline-separated, zstd above a size
+    first: _Count  # index of this entry's first path; 0: a whole checkpoint
+    paths: bytes  # newline-separated, zstd-compressed if `packed`
     packed: bool
-    depths: list[tuple[_Depth, _Count]]  # runs: depth, how many paths
+    depths: list[tuple[_Depth, _Count]]  # runs: depth, number of paths
     head: _Count
     exceptions: list[tuple[_Count, _Count]]  # index, tries so far
-    digests: bytes  # of the pages done since the last entry
-    owners: list[_Count]  # whose they are
+    digests: bytes  # of pages done since the last entry
+    owners: list[_Count]  # page index per digest
     published: _Count
     taken: _Count
     strikes: _Count
-    # Entries of older versions end before these.
+    # Absent in entries of older versions.
     parkings: _Count = 0
     done_hash: _Count | None = None
-    sitemaps: list[tuple[_Count, _Count]] = []  # index, how many indexes name it one behind the other
+    sitemaps: list[tuple[_Count, _Count]] = []  # index, sitemap indexes above it
     changes: bytes = b""  # pairs of index and time (s)
-    lowered: list[tuple[_Count, _Depth]] = []  # index and depth of paths that shorter ways were found to
-    retakes: list[_Count] = []  # of the exceptions those that were done before
+    lowered: list[tuple[_Count, _Depth]] = []  # index and new depth of paths found at a smaller depth
+    retakes: list[_Count] = []  # exceptions that were done before
     left_out: list[Part] = []
-    # Index of a page, and of where it redirected to; the same one: nowhere any more.
+    # Page index and its redirect target; the same index: the redirect is gone.
     redirects: list[tuple[_Count, _Count]] = []
     copies: copies.Told | None = None
-    spelt: list[_Count] = []  # indexes of paths that are asked for in another spelling than their own
-    spellings: bytes = b""  # these, newline-separated, zstd; empty: none
+    spelt: list[_Count] = []  # indexes of paths requested in another spelling
+    spellings: bytes = b""  # the spellings, newline-separated, zstd; empty: no spellings
 
 
 class Snapshot(NamedTuple):
-    """A frontier's state, or what changed of it, that later changes leave alone."""
+    """An immutable copy of a frontier's state or changes."""
 
     first: int
     paths: list[str]
@@ -140,7 +126,7 @@ class Snapshot(NamedTuple):
     redirects: list[tuple[int, int]]
     copies: copies.Told | None
     spellings: list[tuple[int, str]]
-    told: Callable[[int], None]  # called with the length of the bytes made of it
+    on_encoded: Callable[[int], None]  # called with the entry's length in bytes
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -148,53 +134,53 @@ _decoder = msgspec.msgpack.Decoder(_Entry)
 
 
 class Frontier:
-    """The URLs of one `site`; `max_pages` and `max_depth` 0 mean no limit."""
+    """The URLs of one `site`; 0 means no limit."""
 
     def __init__(self, max_pages: int = 0, max_depth: int = 0, site: str = "") -> None:
         self.max_pages = max_pages
         self.max_depth = max_depth
-        self.published = 0  # page records of this site, over all leases
-        self.done_hash = 0  # records.set_hash of the URLs that these are of
-        self.strikes = 0  # rests of the site in a row: how long the next one is
-        self.parkings = 0  # leases in a row that ended since the site did not answer, or could not be asked
+        self.published = 0  # page records of this site over all leases
+        self.done_hash = 0  # records.set_hash of the published URLs
+        self.strikes = 0  # back-offs in a row; determines the length of the next one
+        self.parkings = 0  # leases in a row that ended because the site was unreachable or not requestable
         self._site = site
         self._paths: list[str] = []
         self._index: dict[str, int] = {}
-        # Of those that are asked for otherwise the spelling, by index and the other way round.
+        # Non-canonical spellings to request: by index, and the reverse.
         self._spellings: dict[int, str] = {}
         self._spelt: dict[str, int] = {}
         self._new_spellings: list[int] = []
         self._depths = array("H")
-        # The same as they were accepted, told briefly: depth, how many in a row; and those that are less deep by now.
+        # Depths as accepted, in runs (depth, count); and the ones lowered since.
         self._depth_runs: list[tuple[int, int]] = []
         self._lowered: dict[int, int] = {}
         self._deepest = 0
         self._new_lowered: list[int] = []
         self._head = 0
-        self._taken = 0  # pages that count against the budget
-        self._in_flight: dict[int, int] = {}  # index -> tries, this one included
+        self._taken = 0  # pages counted against the budget
+        self._in_flight: dict[int, int] = {}  # index -> tries, including this one
         self._set_back: list[tuple[float, int, int]] = []  # heap: due, index, tries so far
-        # Pages that were done and are to be taken again for their links: all of them, those that wait for their turn,
-        # and these by depth (a heap of depth and index; an entry of another depth than its page has by now is void).
+        # Done pages to fetch again for their links: all, those not yet taken, and a heap (depth, index) of the
+        # latter. Heap entries with an outdated depth are void.
         self._retakes: set[int] = set()
         self._deferred: set[int] = set()
         self._by_depth: list[tuple[int, int]] = []
-        # Where pages redirected to, the latest ones, by index.
+        # The latest redirects, by index.
         self._redirects: dict[int, int] = {}
         self._new_redirects: list[int] = []
         self._digests: dict[bytes, int] = {}
         self._told_paths = 0
         self._new_digests: list[tuple[bytes, int]] = []
-        self._sitemaps: dict[int, int] = {}  # by index, behind how many indexes they were named
+        self._sitemaps: dict[int, int] = {}  # by index: sitemap indexes above it
         self._new_sitemaps: list[int] = []
-        # When pages that are not done changed last (s since 1970), as their sitemap says; 0: nothing is said.
+        # Change times (s since 1970) from sitemaps, for pages that are not done; 0: unknown.
         self._changes = array("I")
         self._new_changes: list[int] = []
         self._left = LeftOut()
         self._copies = Copies()
         self._base_bytes = 0
         self._journal_bytes = 0
-        self._replaces = False  # the stored checkpoint is of no use
+        self._replaces = False  # the stored checkpoint is unusable
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -209,12 +195,12 @@ class Frontier:
 
     @property
     def over_budget(self) -> int:
-        """Known pages that are never fetched since `max_pages` was reached; 0 before."""
+        """Known pages beyond `max_pages`; 0 until the limit is reached."""
         return len(self._paths) - self._head if self._full else 0
 
     @property
     def pending(self) -> int:
-        """Pages still to fetch or in flight, as far as the budget goes."""
+        """Pages to fetch or in flight, within the budget."""
         waiting = 0 if self._full else len(self._paths) - self._head
         return waiting + len(self._in_flight) + len(self._set_back) + len(self._deferred)
 
@@ -229,10 +215,10 @@ class Frontier:
         return max(LEAST_KNOWN, min(KNOWN_FOR_EACH * self.max_pages, self.max_pages + MOST_BEYOND))
 
     def add(self, paths: Iterable[str], depth: int, refused: Callable[[str], bool] | None = None) -> int:
-        """Accept paths, as written, found at `depth`; how many new pages there were, not too deep and not too many.
+        """Accept paths, as written, found at `depth`. Returns the number of new pages.
 
-        Those that are known are that deep at most from now on. `refused` is asked of the canonical paths of those that
-        are new, and says which of them are of a trap. What is not accepted is counted as left out.
+        Known pages get this depth if it is smaller. `refused` detects traps among new canonical paths. Rejected paths
+        count as left out.
         """
         index, left = self._index, self._left
         if 0 < self.max_depth < depth:
@@ -240,8 +226,8 @@ class Frontier:
             return 0
         depth, before = min(depth, _DEEPEST), len(self._paths)
         spelt, depths, most = self._spelt, self._depths, self._most_known
-        if depth >= self._deepest:  # as breadth first has it mostly: no known path is deeper
-            # What is known in this very spelling, as most links are, needs no look at it.
+        if depth >= self._deepest:  # the usual case in breadth-first order: no known path is deeper
+            # Most links are known in this spelling and need no canonicalization.
             paths = [path for path in paths if path not in index and path not in spelt]
         for written in paths:
             path = written if written in index else page_of(written)
@@ -258,7 +244,7 @@ class Frontier:
         return self._note_depth(before, depth)
 
     def add_page(self, path: str, asked: str, depth: int) -> None:
-        """Accept a page that is not known by its canonical path, and the one to ask for."""
+        """Accept a new page and the path to request for it."""
         before = len(self._paths)
         self._accept(path, asked)
         self._note_depth(before, min(depth, _DEEPEST))
@@ -272,7 +258,7 @@ class Frontier:
             self._left.take_out(path)
 
     def spell(self, turn: Turn, written: str) -> None:
-        """From the page's next turn on another spelling of it is asked for."""
+        """Request another spelling from the next turn on."""
         self._spell(turn.number, written)
 
     def _spell(self, number: int, written: str) -> None:
@@ -281,14 +267,12 @@ class Frontier:
         self._new_spellings.append(number)
 
     def _note_depth(self, before: int, depth: int) -> int:
-        """The depth of the paths accepted since there were `before`; how many these are."""
         new = len(self._paths) - before
         if new:
             self._append_depths(depth, new)
         return new
 
     def _lower(self, number: int, depth: int) -> None:
-        """A shorter way leads to a known page. Without a limit that is of no use to one that is done."""
         done = self._is_done(number)
         if done and not self.max_depth:
             return
@@ -301,18 +285,18 @@ class Frontier:
             heapq.heappush(self._by_depth, (depth, number))
 
     def _defer(self, number: int) -> None:
-        """A page is to be taken again for its links, when its depth is certain."""
+        """Fetch the page again once its depth is final."""
         self._retakes.add(number)
         self._deferred.add(number)
         heapq.heappush(self._by_depth, (self._depths[number], number))
 
     def now(self, turn: Turn) -> Turn:
-        """The turn with the page's depth as it is known by now."""
+        """The turn with the current depth."""
         depth = self._depths[turn.number]
         return turn if depth == turn.depth else turn._replace(depth=depth)
 
     def links_count(self, turn: Turn, original: str) -> bool:
-        """Whether links of a copy count: depth is limited, and the original is deeper."""
+        """Whether a copy's links count: the original is deeper, and depth is limited."""
         index = self._index.get(original)
         return self.max_depth > 0 and index is not None and turn.depth < self._depths[index]
 
@@ -321,12 +305,12 @@ class Frontier:
     def add_of_copy(
         self, original: str, paths: Iterable[str], depth: int, refused: Callable[[str], bool] | None = None
     ) -> None:
-        """Pages that a copy of a known page leads to: those that are not known are tried (crawler.content.copies)."""
+        """Add a copy's links; unknown pages are tried (crawler.content.copies)."""
         paths, [number] = list(paths), self.numbers([original])
         known = self.numbers(paths)
         new = dict.fromkeys(path for path, place in zip(paths, known, strict=True) if place < 0)
         if self.max_depth:
-            # Shorter ways to known ones; new ones that are too deep are counted.
+            # Lower the depth of known ones; count new ones that are too deep.
             too_deep = depth > self.max_depth
             self.add([path for path in paths if too_deep or path not in new], depth)
             new = {} if too_deep else new
@@ -340,14 +324,13 @@ class Frontier:
             self._try_copies()
 
     def hand_on(self, turn: Turn, path: str) -> None:
-        """The page of this turn redirects to another one, which is tried in its place if it had no turn yet."""
+        """A trial page redirects: its untried target replaces it."""
         if turn.number in self._copies.trials:
             [number] = self.numbers([path])
             if number >= self._head and number not in self._copies.trials:
                 self._copies.hand_on(turn.number, number)
 
     def _try_copies(self) -> None:
-        """Accept what copies lead to as far as there is room, and give up what can have none any more."""
         while (found := self._copies.next(len(self._digests))) is not None:
             number = len(self._paths)
             if self.add((found.path,), found.depth):
@@ -360,35 +343,34 @@ class Frontier:
     # --- what is left out ---
 
     def leave_out(self, reason: Reason, urls: Iterable[str]) -> None:
-        """A bound keeps these URLs from being fetched, or from being read whole; each counts once.
+        """Count URLs that a limit excludes or truncates, each once.
 
-        Paths of this site, as written; URLs of other sites. One that is accepted later, or has its turn, does
-        not count any more.
+        Paths of this site as written, URLs of other sites.
         """
-        # What is too long is no path, but what stands on the page.
+        # A URL that is too long is given as it stands on the page.
         named = urls if reason == "length" else (page_of(url) if url.startswith("/") else url for url in urls)
         self._left.add(reason, named)
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many URLs are left out, by reason (crawler.left_out.BOUNDS); reasons without any are missing."""
+        """Number of URLs left out by reason (crawler.left_out.BOUNDS)."""
         counts = self._left.counts
         if self.over_budget:
             counts["pages"] = counts.get("pages", 0) + self.over_budget
         if self._copies.held:
-            # Asked for with each delivery, so no page's name is looked for in all spellings.
+            # Runs at every delivery, so it avoids a lookup of each page in all spellings.
             held = self._copies.paths() - self._index.keys() - self._spelt.keys()
             counts["copy"] = counts.get("copy", 0) + len(held)
         return counts
 
     def pack_left_out(self) -> bytes:
-        """The same, so that another walk of the site can count on (`checkpoint_of`); empty: nothing is left out."""
+        """The left-out URLs for the next walk (`checkpoint_of`); empty: none."""
         return self._left.packed({"pages": self._paths[self._head :] if self._full else ()})
 
     # --- what is known of pages ---
 
     def numbers(self, paths: Iterable[str]) -> list[int]:
-        """The place of each path's page, in whatever spelling, in the order of acceptance; -1: it was not accepted."""
+        """Each path's number, in any spelling; -1: not accepted."""
         index, spelt = self._index, self._spelt
         return [
             index[path] if path in index else spelt[path] if path in spelt else index.get(page_of(path), -1)
@@ -396,29 +378,28 @@ class Frontier:
         ]
 
     def name_sitemaps(self, paths: Iterable[str], indexes: int) -> None:
-        """Of these paths, those that were accepted are sitemaps, named behind so many indexes."""
+        """Mark accepted paths as sitemaps."""
         for index in self.numbers(paths):
             if index >= 0 and indexes < self._sitemaps.get(index, sys.maxsize):
                 self._sitemaps[index] = indexes
                 self._new_sitemaps.append(index)
 
     def indexes_before(self, turn: Turn) -> int | None:
-        """Behind how many indexes the page was named as a sitemap; None: it was not."""
+        """Number of sitemap indexes above the page. Returns None for other pages."""
         return self._sitemaps.get(turn.number)
 
     def note_changes(self, changes: Iterable[tuple[str, int]]) -> None:
-        """A sitemap says when (ms) these paths changed last; those that were not accepted are left."""
+        """Store change times (ms) of accepted paths."""
         for path, changed_at in changes:
             (index,) = self.numbers((path,))
             if index >= 0 and self._note_change(index, min(changed_at // 1000, _LATEST)):
                 self._new_changes.append(index)
 
     def changed_at(self, turn: Turn) -> int:
-        """When (ms) the page changed last, as a sitemap says; 0: none says."""
+        """The page's change time (ms); 0: unknown."""
         return self._changes[turn.number] * 1000 if turn.number < len(self._changes) else 0
 
     def _note_change(self, index: int, seconds: int) -> bool:
-        """Take in a time; whether it is later than what was known."""
         missing = index + 1 - len(self._changes)
         if missing > 0:
             self._changes.extend(array("I", bytes(4 * missing)))
@@ -437,7 +418,7 @@ class Frontier:
             runs.append((depth, many))
 
     def take(self, now: float) -> Turn | None:
-        """The next page to fetch; None: nothing is due now (see `next_due` and `pending`)."""
+        """The next page to fetch. Returns None when nothing is due (see `next_due`, `pending`)."""
         untried = self._head < len(self._paths) and not self._full
         if self._set_back and self._set_back[0][0] <= now and not (untried and self._waits_behind):
             _, index, tries = heapq.heappop(self._set_back)
@@ -453,7 +434,7 @@ class Frontier:
         return self._take(self._head - 1, 1)
 
     def _next_retake(self) -> int | None:
-        """The page to take again now: the least deep, when no page is left to fetch that may lead to it by less."""
+        """The shallowest one, once no pending page can lower its depth."""
         heap = self._by_depth
         while heap and (heap[0][1] not in self._deferred or heap[0][0] != self._depths[heap[0][1]]):
             heapq.heappop(heap)
@@ -467,11 +448,10 @@ class Frontier:
 
     @property
     def _waits_behind(self) -> bool:
-        """Whether the first page that was set back has failed before, so that untried pages go first."""
         return self._set_back[0][2] > 0 and len(self._set_back) <= MOST_BEHIND
 
     def next_due(self, now: float) -> float | None:
-        """When `take` will next give a page; None: never, unless links are found or a turn is set back."""
+        """When `take` will return a page. Returns None when nothing is scheduled."""
         if self._head < len(self._paths) and not self._full:
             return now
         if self._next_retake() is not None:
@@ -479,12 +459,12 @@ class Frontier:
         return max(now, self._set_back[0][0]) if self._set_back else None
 
     def finish(self, turn: Turn, *, counts: bool = True) -> None:
-        """The turn ended for good; `counts` False gives its place in the budget back (never fetched)."""
+        """End the turn for good; `counts` False returns its budget (never fetched)."""
         number = turn.number
         del self._in_flight[number]
         self.published += 1
         self.done_hash = (self.done_hash + hash_of(self._site + turn.path)) % SET_HASHES
-        # One that was done before has had its place, or gave it back then.
+        # A page that was done before was counted then.
         if not counts and number not in self._retakes:
             self._taken = max(0, self._taken - 1)
         self._retakes.discard(number)
@@ -496,7 +476,7 @@ class Frontier:
             self._defer(number)
 
     def done(self) -> Iterator[str]:
-        """The paths of the pages whose turn has ended, in the order of acceptance."""
+        """Paths of finished pages, in order."""
         waiting = self._in_flight.keys() | self._deferred | {index for _, index, _ in self._set_back}
         return (path for index, path in enumerate(self._paths[: self._head]) if index not in waiting)
 
@@ -506,12 +486,11 @@ class Frontier:
         return all(index != number for _, index, _ in self._set_back)
 
     def _undo(self, number: int) -> None:
-        """The turn of a page that is done did not end."""
         self.published -= 1
         self.done_hash = (self.done_hash - hash_of(self._site + self._paths[number])) % SET_HASHES
 
     def leave_retakes(self) -> None:
-        """Pages that were to be taken again stay as they were."""
+        """Cancel repeated fetches of done pages."""
         waiting = self._deferred | {index for _, index, _ in self._set_back if index in self._retakes}
         for number in waiting:
             self.published += 1
@@ -522,13 +501,13 @@ class Frontier:
         self._deferred, self._by_depth = set(), []
 
     def to_fetch(self) -> Iterator[tuple[str, int]]:
-        """What to ask for all other pages, each with its depth; those beyond the budget too."""
+        """Path to request and depth of all unfinished pages."""
         waiting = self._in_flight.keys() | self._deferred | {index for _, index, _ in self._set_back}
         for index in chain(sorted(waiting), range(self._head, len(self._paths))):
             yield self._spellings.get(index, self._paths[index]), self._depths[index]
 
     def undo(self, paths: Iterable[str]) -> int:
-        """These pages are to be fetched again, of those whose turn has ended; how many there were."""
+        """Reopen the done ones of these pages. Returns their number."""
         done, undone = set(self.done()), 0
         for path in done.intersection(paths):
             heapq.heappush(self._set_back, _at_once(self._index[path], 0))
@@ -537,7 +516,7 @@ class Frontier:
         return undone
 
     def note_redirect(self, turn: Turn, path: str) -> list[str]:
-        """The page leads to this path; the circle that it closes, from there to the page itself: empty, if none."""
+        """Store a redirect. Returns the cycle it closes, from the target to the page; empty: none."""
         number, target = turn.number, self._index.get(path)
         if target is None:
             return []
@@ -558,44 +537,44 @@ class Frontier:
         return [self._paths[index] for index in circle]
 
     def has_redirected(self, path: str) -> bool:
-        """Whether the page leads elsewhere, as far as is remembered."""
+        """Whether a redirect of the page is stored."""
         return self._index.get(path) in self._redirects
 
     def redirect_of(self, path: str) -> str | None:
-        """Where the page leads; None: to itself, or nowhere as far as is remembered."""
+        """The stored target. Returns None when there is none."""
         target = self._redirects.get(self._index.get(path, -1))
         return None if target is None else self._paths[target]
 
     def note_loaded(self, turn: Turn) -> None:
-        """The page leads nowhere else."""
+        """Forget the page's redirect."""
         if self._redirects.pop(turn.number, None) is not None:
             self._new_redirects.append(turn.number)
 
     def ask_again(self, path: str) -> None:
-        """A page whose turn has ended has another one, before all others; one that is to have its turn is left."""
+        """Fetch a done page again, before all others."""
         number = self._index.get(path)
         if number is not None and self._is_done(number):
             self._undo(number)
             heapq.heappush(self._set_back, _at_once(number, 0))
 
     def set_back(self, turn: Turn, due: float) -> None:
-        """The page gets another turn, at `due` at the earliest (same clock as `take`), behind untried pages."""
+        """Retry at `due` at the earliest (clock of `take`), after untried pages."""
         tries = self._in_flight.pop(turn.number)
         heapq.heappush(self._set_back, (due, turn.number, tries))
 
     def put_back(self, turn: Turn) -> None:
-        """The turn did not take place and does not count as a try."""
+        """Return an unused turn; it is not a try."""
         tries = self._in_flight.pop(turn.number)
         heapq.heappush(self._set_back, _at_once(turn.number, tries - 1))
 
     @property
     def loaded(self) -> str | None:
-        """What to ask for a page that was loaded, the last one known; None: none was yet, or that is not known."""
+        """Path to request for the last loaded page. Returns None when unknown."""
         owner = next(reversed(self._digests.values()), None)
         return None if owner is None else self._spellings.get(owner, self._paths[owner])
 
     def first_with(self, turn: Turn, sha256: bytes) -> str | None:
-        """The path of an earlier page of this site with the same bytes; None: this is the first."""
+        """The earlier page with the same bytes. Returns None when this is the first."""
         digest = sha256[:_DIGEST]
         if turn.number in self._copies.trials and digest not in self._digests:
             self._digests[digest] = turn.number
@@ -617,23 +596,23 @@ class Frontier:
     # --- checkpoint ---
 
     def wants_fold(self) -> bool:
-        """Whether the deltas have grown so long that a whole checkpoint is cheaper to keep and to read."""
+        """Whether a whole checkpoint is cheaper than more deltas."""
         return self._replaces or self._journal_bytes > max(FOLD_ABOVE, self._base_bytes // 2)
 
     def replace_checkpoint(self) -> None:
-        """What is stored cannot be read: the next entry must be a whole checkpoint."""
+        """Make the next entry whole: the stored checkpoint is unreadable."""
         self._replaces = True
 
     def delta(self) -> bytes:
-        """What changed since the last entry, as bytes."""
+        """The changes since the last entry, encoded."""
         return encode(self.changes())
 
     def whole(self) -> bytes:
-        """Everything, as bytes; replaces all entries before it."""
+        """The whole checkpoint, encoded; replaces all entries."""
         return encode(self.everything())
 
     def changes(self) -> Snapshot:
-        """What changed since the last entry."""
+        """A snapshot of the changes since the last entry."""
         first = self._told_paths
         digests = [digest for digest, _ in self._new_digests]
         owners = [owner for _, owner in self._new_digests]
@@ -643,28 +622,27 @@ class Frontier:
         lowered = [(index, self._lowered[index]) for index in self._new_lowered]
         redirects = [(index, self._redirects.get(index, index)) for index in self._new_redirects]
         spellings = [(index, self._spellings[index]) for index in self._new_spellings]
-        told, left, tried = self._count_journal, self._left.changes(), self._copies.changes()
+        on_encoded, left, tried = self._count_journal, self._left.changes(), self._copies.changes()
         parts = (first, depths, digests, owners, sitemaps, changes, lowered, left, redirects, tried)
-        snapshot = self._snapshot(*parts, spellings, told)
+        snapshot = self._snapshot(*parts, spellings, on_encoded)
         self._tell()
         return snapshot
 
     def everything(self) -> Snapshot:
-        """All there is; replaces all entries before it."""
+        """A snapshot of everything; replaces all entries."""
         digests, owners = list(self._digests), list(self._digests.values())
         depths, sitemaps = list(self._depth_runs), list(self._sitemaps.items())
         changes, lowered = self._open_changes(), list(self._lowered.items())
-        told, left, redirects = self._count_base, self._left.everything(), list(self._redirects.items())
+        on_encoded, left, redirects = self._count_base, self._left.everything(), list(self._redirects.items())
         tried, spellings = self._copies.everything(), list(self._spellings.items())
         parts = (0, depths, digests, owners, sitemaps, changes, lowered, left, redirects, tried)
-        snapshot = self._snapshot(*parts, spellings, told)
+        snapshot = self._snapshot(*parts, spellings, on_encoded)
         self._journal_bytes = 0
         self._replaces = False
         self._tell()
         return snapshot
 
     def _open_changes(self) -> list[tuple[int, int]]:
-        """Times of the pages whose turn has not ended."""
         changes = self._changes
         open_ones = [*self._in_flight, *self._deferred, *(index for _, index, _ in self._set_back)]
         numbers = chain(open_ones, range(self._head, len(changes)))
@@ -677,7 +655,7 @@ class Frontier:
         self._base_bytes = length
 
     def restore(self, entries: Iterable[bytes]) -> None:
-        """Go on from a checkpoint; what was in flight is fetched again. CheckpointError if it is none."""
+        """Continue from a checkpoint. Raises CheckpointError if it is invalid."""
         entry = None
         for number, data in enumerate(entries):
             entry = _read(data)
@@ -717,7 +695,7 @@ class Frontier:
         redirects: list[tuple[int, int]],
         tried: copies.Told | None,
         spellings: list[tuple[int, str]],
-        told: Callable[[int], None],
+        on_encoded: Callable[[int], None],
     ) -> Snapshot:
         exceptions = [(index, tries - 1) for index, tries in self._in_flight.items()]
         exceptions += [(index, tries) for _, index, tries in self._set_back]
@@ -743,7 +721,7 @@ class Frontier:
             redirects,
             tried,
             spellings,
-            told,
+            on_encoded,
         )
 
     def _replay(self, entry: _Entry) -> None:
@@ -795,19 +773,19 @@ class Frontier:
 
 
 class Known(NamedTuple):
-    """A page that was loaded before, for a frontier that is made of such."""
+    """A page loaded before."""
 
     path: str
     depth: int
-    sha256: bytes = b""  # of its body; empty: it is nobody's original
-    again: bool = False  # it is to be loaded again
-    asked: str = ""  # the path to ask for; empty: `path`
+    sha256: bytes = b""  # of its body; empty: not used to detect copies
+    again: bool = False  # load it again
+    asked: str = ""  # path to request; empty: `path`
 
 
 def checkpoint_of(site: str, known: Sequence[Known], left: bytes = b"") -> bytes:
-    """A whole checkpoint of a site by its `known` pages, in the order of their depth; those that say so are loaded.
+    """A whole checkpoint from `known` pages in order of depth.
 
-    `left` is what `Frontier.pack_left_out` gave.
+    `left` comes from `Frontier.pack_left_out`.
     """
     again = [(index, 0) for index, page in enumerate(known) if page.again]
     originals = {page.sha256[:_DIGEST]: index for index, page in reversed([*enumerate(known)]) if page.sha256}
@@ -834,13 +812,13 @@ def checkpoint_of(site: str, known: Sequence[Known], left: bytes = b"") -> bytes
             left_out=left_out.unpacked(left),
             redirects=[],
             spellings=[(index, page.asked) for index, page in enumerate(known) if page.asked],
-            told=lambda _length: None,
+            on_encoded=lambda _length: None,
         )
     )
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """A snapshot as one entry of a checkpoint; pure but for telling its frontier the length."""
+    """Encode a snapshot as one entry; calls `on_encoded`."""
     text = "\n".join(snapshot.paths).encode("utf-8", "surrogatepass")
     packed = len(text) > _COMPRESS_ABOVE
     parts = _Entry(
@@ -869,7 +847,7 @@ def encode(snapshot: Snapshot) -> bytes:
         spellings=_packed(text for _, text in snapshot.spellings),
     )
     entry = _encoder.encode(parts)
-    snapshot.told(len(entry))
+    snapshot.on_encoded(len(entry))
     return entry
 
 
@@ -891,13 +869,13 @@ def _read(data: bytes) -> _Entry:
 def _paths(entry: _Entry) -> list[str]:
     try:
         text = zstandard.decompress(entry.paths) if entry.packed else entry.paths
-        # Asked of the depths, since one empty path leaves no text.
+        # The depths decide, since a single empty path has no text either.
         paths = text.decode("utf-8", "surrogatepass").split("\n") if text or entry.depths else []
     except (zstandard.ZstdError, UnicodeDecodeError, MemoryError) as error:
         raise CheckpointError(f"paths cannot be read: {error}") from None
-    told = sum(many for _, many in entry.depths)
-    if told != len(paths):
-        raise CheckpointError(f"{len(paths)} paths with {told} depths")
+    expected = sum(many for _, many in entry.depths)
+    if expected != len(paths):
+        raise CheckpointError(f"{len(paths)} paths with {expected} depths")
     return paths
 
 
@@ -911,7 +889,7 @@ def _spellings(entry: _Entry) -> list[tuple[int, str]]:
 
 
 def _exceptions(entry: _Entry) -> list[tuple[float, int, int]]:
-    """The heap of pages to fetch again, each once and each behind the head."""
+    """The heap of pages to fetch again."""
     indexes = {index for index, _ in entry.exceptions}
     if len(indexes) != len(entry.exceptions) or max(indexes, default=-1) >= entry.head:
         raise CheckpointError(
@@ -921,7 +899,7 @@ def _exceptions(entry: _Entry) -> list[tuple[float, int, int]]:
 
 
 def _at_once(index: int, tries: int) -> tuple[float, int, int]:
-    """An entry of the heap that is due; pages that no try was made of come first."""
+    """Due now; untried pages come first."""
     return (0.0 if tries else -1.0, index, tries)
 
 
@@ -939,7 +917,7 @@ def _pairs(packed: bytes) -> list[tuple[int, int]]:
 
 
 def _below(known: int, what: str, pairs: list[tuple[int, _Value]]) -> list[tuple[int, _Value]]:
-    """The pairs, whose first numbers must be of known paths."""
+    """Raises CheckpointError if a first number is not below `known`."""
     highest = max((index for index, _ in pairs), default=-1)
     if highest >= known:
         raise CheckpointError(f"{what} of URL {highest}; expected less than {known}")

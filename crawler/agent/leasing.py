@@ -1,8 +1,7 @@
-"""The sites in this agent's hand: how they come (lease, checkpoint, address) and how they go back.
+"""Leases and returns one agent's sites, and shares them fairly between agents.
 
-Sites are shared fairly between agents, a slow name holds up no other site, a lease whose reply was lost is found
-and given back, and a site that goes back carries the time before which it must not be asked. It says nothing about
-pages; whoever wants to fetch is told by `settle`.
+A slow host name delays no other site. Leases whose reply was lost are found and returned. A returned site keeps its
+delay.
 """
 
 from __future__ import annotations
@@ -35,26 +34,21 @@ if TYPE_CHECKING:
     from crawler.options import Options
 
 
-# ------------------------------------------------------------------------------------------------------------
-# How an agent's slots are divided among its works: pure arithmetic, asked before each lease call.
-#
-# What a setting (WORK_SLOTS) gives a work is that work's alone. The other slots follow what is due: nobody who has
-# something due finds one idle and does not get it; loading, while it has sites, keeps three quarters of them. The
-# others mostly wait for what did not answer before, and new pages are not to wait for that
-# (benchmarks/dead_links.py).
+# --- Slots per job ---
 
 
 LOADING: Work = "site"
 
 
 class SlotAllocation:
-    """The division of `slots` among `works`; `fixed` are the slots of works that have their own.
+    """Divides `slots` among `works`; `fixed` are the slots of jobs that have their own (WORK_SLOTS).
 
-    OptionError where these leave none for the other works.
+    No shared slot idles while a job has something due; crawling keeps three quarters (benchmarks/dead_links.py). Raises
+    OptionError if a job gets no slot.
     """
 
     def __init__(self, slots: int, works: tuple[Work, ...], fixed: Mapping[Work, int]) -> None:
-        self.loading_waits = False  # sites wait that could be loaded
+        self.loading_waits = False  # sites are ready to be crawled
         self._fixed = {work: many for work, many in fixed.items() if work in works}
         needed = sum(self._fixed.values()) + (len(self._fixed) < len(works))
         if slots < needed:
@@ -63,50 +57,50 @@ class SlotAllocation:
                 f"{', '.join(works)}"
             )
         self._shared = slots - sum(self._fixed.values())
-        # Of these, what the works beside loading may have while it has sites: one at least, if there are two.
-        self._most_beside = max(self._shared // 4, min(1, self._shared // 2))
+        # Shared slots for the other jobs while there are sites to crawl; at least one of two.
+        self._most_others = max(self._shared // 4, min(1, self._shared // 2))
         self._loads = LOADING in works
 
     def room(self, work: Work, held: Mapping[Work, int]) -> int:
-        """How many more sites a work may have, with these in hand."""
+        """How many more sites a job may lease."""
         if work in self._fixed:
             return max(0, self._fixed[work] - held.get(work, 0))
         free = self._shared - self._in_shared(held)
         if work != LOADING and self._loads and self.loading_waits:
-            free = min(free, self._most_beside - self._beside(held))
+            free = min(free, self._most_others - self._others(held))
         return max(0, free)
 
     def to_give_up(self, work: Work, held: Mapping[Work, int], due: int) -> int:
-        """How many sites loading gives back, for `due` ones of a work that has no slot for them."""
+        """How many crawled sites to return for a job without a slot."""
         if work == LOADING or work in self._fixed or LOADING in self._fixed or self.room(work, held):
             return 0
-        claim = self._most_beside - self._beside(held)
+        claim = self._most_others - self._others(held)
         return max(0, min(due, claim, held.get(LOADING, 0)))
 
     def _in_shared(self, held: Mapping[Work, int]) -> int:
         return sum(many for work, many in held.items() if work not in self._fixed)
 
-    def _beside(self, held: Mapping[Work, int]) -> int:
+    def _others(self, held: Mapping[Work, int]) -> int:
         return self._in_shared(held) - (0 if LOADING in self._fixed else held.get(LOADING, 0))
 
 
 logger = logging.getLogger("agent")
 
-# A site due a minute or more from now goes back to the queue; its slot is worth more to another site.
+# A site due later than this is returned; its slot is used for another site.
 KEEP_SECONDS = 59.0
-# How often loading makes room for another work: who gets it must come for it first.
+# Minimum interval between returns for another job, which needs time to lease.
 GIVE_UP_SECONDS = 1.0
-# Sites asked for in one lease call.
+# Sites per lease call.
 LEASE_AT_A_TIME = 16
-# Calls that sites being taken up have under way together: each takes a connection of its own.
+# Concurrent Redis calls for sites being leased; each takes a connection.
 CALLS_AT_A_TIME = 4
-# Sites beyond its fair share that an agent keeps, and pages left that make a site worth moving to another.
+# Sites above the fair share that an agent keeps, and pending pages that make a site worth moving.
 LEAST_SURPLUS = 2
 LEAST_PENDING = 10
 
 
 class Leasing:
-    """One agent's leased sites. `settle` is called with a slot whose next request is to be found."""
+    """One agent's leased sites. `settle` is called with a site that needs its next request."""
 
     def __init__(
         self,
@@ -121,7 +115,7 @@ class Leasing:
         days: Days | None,
         settle: Callable[[SiteLease], None],
     ) -> None:
-        self.asks = asyncio.Event()  # a slot has come free, or sites were queued: asking is worth while
+        self.asks = asyncio.Event()  # set when a slot is free or sites were queued
         self._session = session
         self._queue = queue
         self._outbox = outbox
@@ -132,19 +126,21 @@ class Leasing:
         self._user_agent = user_agent
         self._days = days
         self._settle = settle
-        # Called with a slot that was leased for another work than loading, and what was packed for it.
+        # Called with a lease of another job than crawling, and its packet.
         self.begin: Callable[[SiteLease, bytes], None] = lambda _new_lease, _packed: None
         self._division = SlotAllocation(options.site_slots, names_of_works, options.work_slots)
         self._works = names_of_works
         self._gave_up_at = 0.0
-        self.elsewhere: Callable[[str], bool] = lambda _site: False  # whether a site is in hand but not here
-        self._slots: dict[str, SiteLease] = {}  # by site; ending ones stay until they were given back
-        self._coming: dict[str, Leased] = {}  # leased and being taken up
+        self.elsewhere: Callable[[str], bool] = lambda _site: (
+            False
+        )  # whether a site is leased elsewhere in this process
+        self._slots: dict[str, SiteLease] = {}  # by site; ending ones stay until they are returned
+        self._coming: dict[str, Leased] = {}  # leased, not yet active
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls = asyncio.Semaphore(CALLS_AT_A_TIME)
-        self._share = 1  # sites that the next lease call may ask for by fairness
-        self._orphans: dict[str, str] = {}  # held by the server's account only: site -> token
-        self._given: set[str] = set()  # sites in hand that were given paths
+        self._share = 1  # sites the next lease call may take by fairness
+        self._orphans: dict[str, str] = {}  # leases known to the server only: site -> token
+        self._given: set[str] = set()  # leased sites that received paths
         outbox.left = self._lease_left
 
     def __len__(self) -> int:
@@ -152,23 +148,23 @@ class Leasing:
 
     @property
     def sated(self) -> bool:
-        """Whether this agent has its fair share: it asks for one site more at each look only."""
+        """Whether this agent has its fair share; then it leases one site per call."""
         return self._share <= 0
 
     def slot_of(self, site: str) -> SiteLease | None:
-        """The slot of a site that is in hand and goes on."""
+        """The active lease. Returns None when there is none or it is ending."""
         lease = self._slots.get(site)
         return lease if lease and lease.live else None
 
     # --- coming ---
 
     async def lease(self) -> int:
-        """Ask for sites; how many came. Taking them up goes on beside, an error of it is raised by the next call."""
+        """Lease sites and return their number. The next call raises errors of their activation."""
         self._raise_errors()
-        came = 0
+        leased = 0
         for work in self._works:
-            came += await (self._lease_to_load() if work == LOADING else self._lease_for(work))
-        return came
+            leased += await (self._lease_to_load() if work == LOADING else self._lease_for(work))
+        return leased
 
     async def _lease_for(self, work: Work) -> int:
         held = self._held()
@@ -182,7 +178,6 @@ class Leasing:
         return len(hand.sites)
 
     def _give_up(self, many: int) -> None:
-        """Make room for a work that is due and has no slot: of the loading sites, those that take longest."""
         now = asyncio.get_running_loop().time()
         if not many or now - self._gave_up_at < GIVE_UP_SECONDS:
             return
@@ -197,7 +192,7 @@ class Leasing:
 
     async def _lease_to_load(self) -> int:
         free = self._division.room(LOADING, self._held())
-        # With no slot free it asks for none, and yet hears of dead agents' sites and of agents that have too few.
+        # Call even with no free slot: it also reports sites of dead agents and agents below their share.
         wanted = max(0, min(free, LEASE_AT_A_TIME, max(1, self._share)))
         hungry = wanted > 0 and not self.sated
         hand = await self._queue.lease(self._session.name, LOADING, wanted, self._hour, hungry=hungry)
@@ -208,16 +203,12 @@ class Leasing:
         return len(hand.sites)
 
     def _held(self) -> Counter[Work]:
-        """How many sites are in hand for each work."""
         held = Counter(lease.leased.work for lease in self._slots.values() if lease.live)
         held.update(leased.work for leased in self._coming.values())
         return held
 
     def _share_out(self, hand: Hand) -> None:
-        """Find what is fair: it bounds the next call, so that the first to come does not take all there is.
-
-        What is beyond it and worth the move is given to agents that asked and found nothing.
-        """
+        """Return surplus sites, at most as many as other agents failed to get."""
         everything = hand.ready + hand.leased
         self._share = -(-everything // max(1, hand.agents)) - self._held()[LOADING]
         surplus = -self._share
@@ -241,7 +232,7 @@ class Leasing:
         task.add_done_callback(lambda _: self.asks.set())
 
     def _raise_errors(self) -> None:
-        """What was not taken up is found as an orphan later; what went wrong is the caller's to know."""
+        """Failed sites are found as orphans later."""
         done = {task for task in self._tasks if task.done()}
         self._tasks -= done
         errors = [error for task in done if (error := task.exception())]
@@ -249,7 +240,6 @@ class Leasing:
             raise errors[0]
 
     async def _take_up(self, leased: Leased) -> None:
-        """Make a slot of a leased site: its checkpoint, and a place on its address."""
         try:
             lease = await (
                 self._lease_to_crawl(leased) if leased.work == LOADING else self._open_lease(leased)
@@ -279,7 +269,6 @@ class Leasing:
         return lease
 
     async def _open_lease(self, leased: Leased) -> SiteLease:
-        """A slot of another work, with what it is to ask."""
         packed = b""
         if jobs.is_packed(leased.work):
             async with self._calls:
@@ -308,18 +297,18 @@ class Leasing:
         try:
             frontier.restore(entries)
         except CheckpointError as error:
-            logger.warning("%s: its checkpoint cannot be read (%s); the site begins anew", site, error)
+            logger.warning("site %s: checkpoint unreadable (%s), starting over", site, error)
             frontier = Frontier(pages, self._options.max_depth, site)
             frontier.replace_checkpoint()
         return frontier
 
     async def _find_place(self, lease: SiteLease) -> bool:
-        """Take a place on the site's address; where all are taken, the slot ends `parked`. False: the lease is lost."""
+        """Returns False when the lease is lost."""
         try:
-            # The least of several: names of one server may tell its addresses in any order.
+            # The smallest of several: a server may list its addresses in any order.
             address = min(await self._names.resolve(host_of(lease.site)))
         except Exception as error:
-            # Whatever is wrong with the name, the fetch will meet it too and record it.
+            # The fetch meets the same error and records it.
             logger.debug("%s: %s", lease.site, error)
             return True
         lease.address = address
@@ -335,23 +324,22 @@ class Leasing:
     # --- paths from outside ---
 
     def offered(self) -> Iterator[tuple[str, str, int]]:
-        """Links that other works than loading found since the last call: site, path, depth."""
+        """Links found by other jobs: site, path, depth."""
         for lease in [lease for lease in self._slots.values() if lease.offers]:
             offers, lease.offers = lease.offers, {}
             for path, depth in offers.items():
                 yield lease.site, path, depth
 
     def note_given(self, sites: Iterable[str]) -> None:
-        """Paths were given for these sites: `take_given` brings them in."""
+        """Mark sites whose new paths `take_given` loads."""
         self._given |= {site for site in sites if self.slot_of(site)}
         if self._given:
             self._outbox.due.set()
 
     async def take_given(self) -> None:
-        """Paths from outside into the frontiers.
+        """Load new paths into the frontiers.
 
-        Not of a site with a delivery under way: the server forgets the entries that a delivery has, so their number
-        is not known before its answer.
+        Skips sites with a delivery under way: it deletes list entries.
         """
         for site in list(self._given):
             lease = self.slot_of(site)
@@ -359,7 +347,7 @@ class Leasing:
                 if lease.packed is not None:
                     continue
                 entries = await self._queue.given(site, lease.paths_seen)
-                # A site that ended during the call must not count them: then `leave` finds that there are more.
+                # A site that ended during the call must not count them, so that `leave` sees there are more.
                 if entries and self.slot_of(site) is lease:
                     _take_given(lease, entries)
                     self._settle(lease)
@@ -368,16 +356,16 @@ class Leasing:
     # --- going ---
 
     def end(self, lease: SiteLease, ending: Ending, reason: str = "", due_ms: int = 0) -> None:
-        """Fetch nothing more of a site, and give it back once all of it is published."""
+        """Stop fetching; return the site once all is published."""
         lease.ending, lease.reason, lease.due_ms = ending, reason or lease.reason, due_ms
         self.keep_distance(lease)
         self._outbox.end(lease)
         self.asks.set()
 
     def keep_distance(self, lease: SiteLease) -> None:
-        """Whoever holds a returned site next asks it no earlier than this agent would have."""
+        """Pass the site's delay on to its next lease."""
         seconds = lease.free_at - asyncio.get_running_loop().time()
-        # A finished site may be opened again at once.
+        # A finished site may be reopened at once.
         if (not lease.loads or lease.ending == "finished") and lease.started_at and seconds > 0:
             lease.free_at_ms = self.due_ms(seconds)
         if lease.ending == "suspended" and seconds > KEEP_SECONDS:
@@ -389,23 +377,23 @@ class Leasing:
             lease.ending = "later"
 
     def due_ms(self, seconds: float) -> int:
-        """The server's time, in ms, so many seconds from now."""
+        """The server time in ms, `seconds` from now."""
         return int((self._session.server_time() + seconds) * 1000)
 
     def stop(self, sites: Iterable[str]) -> None:
-        """The operator paused or blocked them."""
+        """Return sites paused or blocked by the operator."""
         for site in sites:
             if lease := self.slot_of(site):
                 self.end(lease, "returned", "stopped by the operator")
 
     def suspend(self, sites: Iterable[str]) -> None:
-        """The plan has better use for their slots at this hour."""
+        """Suspend sites that the plan excludes now."""
         for site in sites:
             if (lease := self.slot_of(site)) and lease.loads:
                 self.end(lease, "suspended", "suspended by the plan")
 
     def count_turn(self, lease: SiteLease) -> None:
-        """A page's turn has ended: a site that was leased for a probe, or is to be compared, goes back after a few."""
+        """End leases for a probe or a comparison after a few turns."""
         if lease.probe_pages is not None and lease.live:
             lease.probe_pages -= 1
             if lease.probe_pages <= 0:
@@ -416,28 +404,28 @@ class Leasing:
                 self.end(lease, "returned", "compared with another site's pages")
 
     def lose(self) -> None:
-        """All leases are others' now."""
+        """Drop all leases."""
         self._coming.clear()
         for lease in list(self._slots.values()):
             self._outbox.drop(lease)
 
     async def return_all(self, seconds: float) -> None:
-        """End every slot, for the agent closes; those being taken up are waited for, so long at most."""
+        """End every lease; wait at most `seconds` for those being activated."""
         if self._tasks:
             taken, late = await asyncio.wait(self._tasks, timeout=seconds)
             for task in late:
                 task.cancel()
             for error in filter(None, (task.exception() for task in taken)):
-                logger.debug("not taken up: %s", error)
+                logger.debug("not activated: %s", error)
         for lease in list(self._slots.values()):
-            lease.in_flight = lease.parsing = 0  # the engine is closed: nothing comes any more
+            lease.in_flight = lease.parsing = 0  # the engine is closed: no response arrives any more
             if lease.live or lease.ending == "suspended":
                 self.end(lease, "returned")
 
     async def find_orphans(self) -> None:
-        """Give back sites that the server says are ours and that we do not know: a lease's reply was lost.
+        """Return leases that only the server knows: the reply was lost.
 
-        Only those seen twice in a row: a reply may be on its way.
+        Only in the second call in a row, since a reply may be under way.
         """
         unknown = {
             site: token
@@ -446,13 +434,13 @@ class Leasing:
         }
         for site, token in unknown.items():
             if self._orphans.get(site) == token:
-                # Refused where it went its way meanwhile.
+                # Stale if the lease has ended since.
                 with suppress(StaleLeaseError):
                     await self._queue.leave(self._session.name, Leased(site, token, True, None), "returned")
         self._orphans = unknown
 
     def _lease_left(self, lease: SiteLease, gone: bool) -> None:
-        """Called by the outbox: the slot was given back or lost, or else goes on with paths given meanwhile."""
+        """Called by the outbox; `gone` False: new paths were added."""
         if not gone:
             self._begin_task(self._reload(lease))
             return
@@ -463,22 +451,21 @@ class Leasing:
 
     @staticmethod
     def tell_unsent(lease: SiteLease) -> None:
-        """Say how many of the spider's own requests still wait to be sent to a site that goes back."""
-        # A page's request that a middleware replaced is none of them: its turn comes with the site's next lease.
+        """Log how many own requests were not sent."""
+        # Requests substituted for pages do not count: the page gets a turn in the next lease.
         own = sum(
             (context := request_context_of(one)) is None or context.own for one in lease.own_requests or ()
         )
         if own:
             logger.warning(
-                "%s: %d requests of the spider's own were not sent: the site went back", lease.site, own
+                "site %s: %d of the spider's own requests not sent, the site was returned", lease.site, own
             )
 
     async def _reload(self, lease: SiteLease) -> None:
-        """Go on with a site that was to be finished; it counts as ending until its new paths are there."""
         try:
             entries = await self._queue.given(lease.site, lease.paths_seen)
         except BaseException:
-            self._outbox.end(lease)  # the server will say again that there are more
+            self._outbox.end(lease)  # the server reports again that there are more
             raise
         if lease.lost:
             return
@@ -488,10 +475,9 @@ class Leasing:
 
 
 def _take_given(lease: SiteLease, entries: Iterable[str]) -> None:
-    """Paths from outside into the slot's frontier; says so of words that are no path."""
     bad = lease.take_given(entries)
     if bad:
         logger.warning(
-            "%s: %d of the paths given for it are no paths and left out, the first is %.100r; expected /…",
+            "site %s: %d invalid paths left out, the first is %.100r; expected /…",
             *(lease.site, len(bad), bad[0]),
         )

@@ -1,8 +1,4 @@
-"""What one slot sees of its site's load: pages timed and requests refused, hour by hour. No input or output.
-
-Timed are pages that came at their first try, whole, as HTML, and on a connection that was there already: what is left
-is the site's own time and the way to it. One number an hour is told (`Seen`), and only where it says something.
-"""
+"""Load and health of a site as seen by its own requests. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ if TYPE_CHECKING:
     from crawler.records import SiteHealth
 
 
-# Of fewer pages the median says little.
+# With fewer pages the median is not reported.
 LEAST_PAGES: Final = 3
-# Times that are kept of an hour; of a site with more, every second, fourth, … page is kept.
+# Times kept per hour; above that, every second, fourth, … page.
 MOST_TIMES: Final = 256
 
 
@@ -25,23 +21,26 @@ class LoadSample(NamedTuple):
     """One hour of a site."""
 
     hour: int
-    pages: int  # that were timed
-    seconds: float  # that the median one took; 0.0: none was timed
+    pages: int  # number of timed pages
+    seconds: float  # median time; 0.0: no page was timed
     refused: float  # share of the requests
 
 
 class SiteLoad:
-    """The hour that goes on. `answered` and `refused` give the hour before it, once, if it is worth telling."""
+    """The current hour; each call may return the previous one.
 
-    __slots__ = ("_asked", "_hour", "_pages", "_refused", "_step", "_times")
+    Timed are whole HTML pages at the first try on an open connection.
+    """
+
+    __slots__ = ("_hour", "_pages", "_refused", "_requests", "_step", "_times")
 
     def __init__(self) -> None:
         self._begin(0)
 
     def answered(self, hour: int, seconds: float | None) -> LoadSample | None:
-        """An answer came; `seconds` where it is to be timed."""
+        """Count a response; `seconds` if it is timed."""
         before = None if hour == self._hour else self._change(hour)
-        self._asked += 1
+        self._requests += 1
         if seconds is not None and seconds > 0.0:
             if self._pages % self._step == 0:
                 self._keep(seconds)
@@ -49,19 +48,19 @@ class SiteLoad:
         return before
 
     def refused(self, hour: int) -> LoadSample | None:
-        """The site had no answer for us, or not in time."""
+        """Count a refusal or timeout."""
         before = None if hour == self._hour else self._change(hour)
-        self._asked += 1
+        self._requests += 1
         self._refused += 1
         return before
 
     @property
     def tells(self) -> bool:
-        """Whether this hour is worth telling by now."""
+        """Whether this hour is worth a record."""
         return self._pages >= LEAST_PAGES or self._refused > 0
 
     def take(self) -> LoadSample | None:
-        """What is to be told of this hour; nothing of it is left."""
+        """Return and reset this hour."""
         return self._change(self._hour)
 
     def _keep(self, seconds: float) -> None:
@@ -74,7 +73,7 @@ class SiteLoad:
         seen = None
         if self.tells:
             seconds = median(self._times) if self._times else 0.0
-            seen = LoadSample(self._hour, self._pages, seconds, self._refused / self._asked)
+            seen = LoadSample(self._hour, self._pages, seconds, self._refused / self._requests)
         self._begin(hour)
         return seen
 
@@ -82,26 +81,23 @@ class SiteLoad:
         self._hour = hour
         self._times: list[float] = []
         self._step = 1
-        self._pages = self._asked = self._refused = 0
+        self._pages = self._requests = self._refused = 0
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What a slot's ordinary traffic says of its site's health, so that a site in hand needs no check of its own. Pure.
-#
-# A page is not its site: only what concerns all of it counts. An answer in time says that it is normal, a late one
-# that it is delayed, if so many in a row say so; 429 and 503 that it is delayed. The first page and robots.txt say
-# whatever a check would make of them; for the latter stands in what the site breaker found
-# (crawler.agent.politeness). But a first page that is forbidden or missing says nothing of a site that has just given
-# another one, as the seed's may be. Told is the first verdict, another one, and the same one again after an interval.
+# --- Health from ordinary requests ---
 
 
 _OF_THE_SITE: Final = ("/", "/robots.txt")
 
 
 class SiteWatch:
-    """One lease's. `limit`: seconds from which an answer is late; `pages`: late answers in a row; times in seconds."""
+    """Health of a leased site from its own requests.
 
-    __slots__ = ("_again_at", "_gives_pages", "_interval", "_late", "_limit", "_pages", "_told")
+    `limit` (s) makes a response late; `pages` late ones in a row, 429 and 503 mean "delayed". Failures count only for
+    `/` and robots.txt. Health is reported if changed, or after `interval` seconds.
+    """
+
+    __slots__ = ("_again_at", "_gives_pages", "_interval", "_late", "_limit", "_pages", "_reported")
 
     def __init__(self, limit: float, pages: int, interval: float) -> None:
         self._limit = limit
@@ -109,15 +105,15 @@ class SiteWatch:
         self._interval = interval
         self._late = 0
         self._gives_pages = False
-        self._told: SiteHealth | None = None
+        self._reported: SiteHealth | None = None
         self._again_at = 0.0
 
     def saw(self, path: str, status: int, seconds: float | None, now: float) -> SiteHealth | None:
-        """What is to be told after this answer, or after the last try without one; None: nothing."""
+        """Returns None when there is nothing to report."""
         verdict = self._verdict(path, status, seconds)
-        if verdict is None or (verdict == self._told and now < self._again_at):
+        if verdict is None or (verdict == self._reported and now < self._again_at):
             return None
-        self._told, self._again_at = verdict, now + self._interval
+        self._reported, self._again_at = verdict, now + self._interval
         return verdict
 
     def _verdict(self, path: str, status: int, seconds: float | None) -> SiteHealth | None:

@@ -1,10 +1,4 @@
-"""What single sites are asked with otherwise than all others: headers, cookies, delay, connections, proxy.
-
-Finds a site's entry in SITE_OVERRIDES, and dresses its requests. Cookies are kept for as long as the site is in
-hand and are lost when it goes back. Where no entry says that they are sent, those that redirects set are merely held,
-until it shows that the site lets nobody in without them (crawler.agent.responses). OptionError at start for an entry
-that can hold for no site.
-"""
+"""Headers, cookies, delay, connections and proxy of single sites (SITE_OVERRIDES)."""
 
 from __future__ import annotations
 
@@ -25,30 +19,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PLAIN = SiteOverride()
-# Cookies of one site that are kept, the first ones, and characters of the longest: as browsers have it.
+# Cookies kept per site, the first ones, and characters per cookie: the limits of browsers.
 MOST_COOKIES: Final = 180
 LONGEST_COOKIE: Final = 4_096
-# Headers that say where a request goes or what is in it: they are libcurl's and the site's own.
+# Headers about routing or content, which libcurl and the site define.
 _NOT_OVERRIDDEN = frozenset({"host", "cookie", "content-length", "transfer-encoding", "connection"})
 
 
 class Overrides:
-    """The entries of SITE_OVERRIDES by what they hold for."""
+    """Raises OptionError for an invalid entry."""
 
     def __init__(self, entries: dict[str, SiteOverride]) -> None:
         self._entries: dict[str, SiteOverride] = {}
-        given: dict[str, str] = {}
+        keys: dict[str, str] = {}
         for key, entry in entries.items():
             _check(key, entry)
             meant = _meant(key)
-            if meant in given:
+            if meant in keys:
                 raise OptionError(
-                    f"SITE_OVERRIDES names {given[meant]!r} and {key!r}, both for {meant}; expected one of them"
+                    f"SITE_OVERRIDES names {keys[meant]!r} and {key!r}, both for {meant}; expected only one of them"
                 )
-            given[meant], self._entries[meant] = key, entry
+            keys[meant], self._entries[meant] = key, entry
 
     def of(self, site: str) -> SiteOverride:
-        """The site's own entry, else its host's, else that of the nearest name above; else one that changes nothing."""
+        """The entry of the site, its host or the nearest parent domain, or PLAIN."""
         if not self._entries:
             return PLAIN
         host = host_of(site)
@@ -58,10 +52,13 @@ class Overrides:
 
 
 class SiteSession:
-    """What the requests of one site in hand wear."""
+    """Headers and cookies of one leased site.
+
+    Without an entry, redirects' cookies are held, and sent if the site requires them.
+    """
 
     def __init__(self, site: str, override: SiteOverride, user_agent: str) -> None:
-        """`user_agent` is the crawl's, as a product's name."""
+        """`user_agent` is the crawl's product token."""
         self._site = site
         self._plain = override is PLAIN
         names = {name.lower(): value for name, value in override.headers.items()}
@@ -71,15 +68,12 @@ class SiteSession:
         self._jar = None if override.cookies is None else CookieJar()
         self._only_held = self._jar is None
         self._held: CookieJar | None = None
-        self.cookies = 0  # times that the site has set some that were new
+        self.cookies = 0  # number of times the site set new cookies
         if override.cookies:
             self._keep(site, override.cookies.items())
 
     def apply(self, request: Request) -> None:
-        """Add what the site is to be asked with; what a user's own request already says stays.
-
-        A redirect of robots.txt may lead to a stranger, who gets nothing of it.
-        """
+        """Add headers, proxy and cookies; a user's own win, and other sites get none."""
         if (self._plain and self._jar is None) or resolve(request.url)[0] != self._site:
             return
         for name, value in self._headers.items():
@@ -91,7 +85,7 @@ class SiteSession:
             self._jar.add_cookie_header(request)
 
     def take_in(self, response: Response) -> None:
-        """Keep the cookies that the site sets; as long as none are sent, those of redirects."""
+        """Store cookies; while none are sent, only those of redirects."""
         if self._jar is None and response.status not in REDIRECTS:
             return
         if "Set-Cookie" not in response.headers or resolve(response.url)[0] != self._site:
@@ -107,16 +101,16 @@ class SiteSession:
 
     @property
     def worn(self) -> int:
-        """How many of these times are in what is sent now."""
+        """Value of `cookies` for the next request; 0: none sent."""
         return 0 if self._jar is None else self.cookies
 
     def wear(self) -> None:
-        """Send what was held, and from now on what the site sets."""
+        """Send the held cookies from now on."""
         if self._jar is None:
             self._jar, self._held = self._held or CookieJar(), None
 
     def take_off(self) -> None:
-        """Send none any more, where no setting says so."""
+        """Stop sending, unless a setting requires it."""
         if self._only_held:
             self._held, self._jar = self._jar, None
 
@@ -129,7 +123,7 @@ class SiteSession:
 
 
 def _bound(jar: CookieJar) -> None:
-    """Take out what is too long, and what came behind the first MOST_COOKIES."""
+    """Remove cookies beyond the limits."""
     kept = 0
     for one in list(jar.jar):
         if kept < MOST_COOKIES and len(one.name) + len(one.value or "") <= LONGEST_COOKIE:
@@ -143,7 +137,7 @@ def _values(jar: CookieJar) -> dict[tuple[str, str, str], str | None]:
 
 
 def _check(key: str, entry: SiteOverride) -> None:
-    """OptionError for headers and a proxy that no request can have."""
+    """Raises OptionError for an invalid header or proxy."""
     wrong = sorted(name for name in entry.headers if name.lower() in _NOT_OVERRIDDEN)
     if wrong:
         hint = "; expected `cookies` for it" if wrong[0].lower() == "cookie" else "; expected any other"
@@ -156,7 +150,7 @@ def _check(key: str, entry: SiteOverride) -> None:
 
 
 def _meant(key: str) -> str:
-    """What a key holds for, in one spelling."""
+    """The canonical site, host or .host."""
     url = key if "://" in key else f"http://{key.removeprefix('.')}"
     try:
         site, path = split_page(url)
@@ -165,10 +159,10 @@ def _meant(key: str) -> str:
             f"SITE_OVERRIDES names {key!r}: {error}; expected a site, a host or .host"
         ) from None
     parts = parse_url(url)
-    # A part that was left out would be sent to more sites than their owner agreed to.
+    # Ignoring a part would apply the entry to more sites than intended.
     if path != "/" or parts.fragment or "@" in parts.netloc:
-        wanted = site if url == key else host_of(site)
-        raise OptionError(f"SITE_OVERRIDES names {key!r}; expected no more of it than {wanted}")
+        expected = site if url == key else host_of(site)
+        raise OptionError(f"SITE_OVERRIDES names {key!r}; expected {expected}")
     if url == key:
         return site
     if parts.port is not None:
@@ -177,7 +171,7 @@ def _meant(key: str) -> str:
 
 
 def _own_cookies(request: Request) -> Iterable[tuple[str, str]]:
-    """The cookies that a user gave to a request of his own, in either of Scrapy's forms."""
+    """In either of Scrapy's forms."""
     given: Any = request.cookies
     if isinstance(given, dict):
         return given.items()

@@ -1,11 +1,6 @@
-"""A fetched page on its way through the page pipelines, and the pipelines' chain.
+"""A fetched page in the page pipelines, and their chain.
 
-A page pipeline is a class with `process(page)`; it reads the answer and fills the record. What no field is there for
-goes into `record.extra` under a name of the pipeline's own: whatever JSON can say, 16 kB in all; what cannot be kept is
-left out and noted in the record. It may set `record.outcome` to "filtered" so that only the fact of the fetch is kept.
-One that raises costs the page nothing but what it would have added: the error is logged with the page's URL and noted
-in the record. One that keeps something which records refer to has `flush()` and `sync()` too: nothing is published
-before both have worked.
+A failing pipeline loses only its own additions.
 """
 
 from __future__ import annotations
@@ -36,17 +31,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pipelines")
 
 HTML = ("text/html", "application/xhtml+xml")
-# Types that say nothing.
+# Content types without information.
 _UNKNOWN = ("unknown/unknown", "application/unknown")
-# How bodies begin that are no HTML, where no type is said.
+# How non-HTML bodies begin, if the type is unknown.
 _NO_HTML = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"RIFF")
 
 
 def media_type(content_type: str) -> str:
-    """The kind that a Content-Type says, in lower case and without parameters; empty: none.
-
-    Of several, as of a field that a proxy has joined, the last one counts that says anything: so browsers have it.
-    """
+    """The media type in lower case; empty: unknown. Of several, the last known one."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind in HTML:
         return kind
@@ -56,7 +48,7 @@ def media_type(content_type: str) -> str:
 
 
 class LoadedPage:
-    """A page with an answer 2xx. `record` is what will be stored; `out_links` its links as 64-bit hashes."""
+    """A page with a 2xx response. `record` will be stored; `out_links` are 64-bit hashes."""
 
     def __init__(
         self, agent: Agent, lease: SiteLease, turn: Turn, response: Response, record: records.Page
@@ -67,29 +59,26 @@ class LoadedPage:
         self.response = response
         self.record = record
         self.out_links = b""
-        # What kept the page from being parsed whole; known with the document.
+        # The limit that truncated the parsed page; set by `document`.
         self.bound: Literal["", "bytes", "markup"] = ""
 
     def note(self, words: str) -> None:
-        """Add to what the record says of the page's faults."""
+        """Append to the record's error."""
         self.record.error = "; ".join(filter(None, (self.record.error, words)))
 
     @property
     def body(self) -> bytes:
-        """The body's bytes, decoded from transfer and content encoding."""
+        """The decoded body."""
         return self.response.body
 
     @cached_property
     def charset(self) -> str:
-        """What the body is written in: the name of a codec of Python's."""
+        """The Python codec of the body."""
         return charset.encoding_of(self.body[: self._parsed_bytes], self.record.content_type)
 
     @cached_property
     def document(self) -> Any:
-        """The page parsed by lxml; None where it is no HTML or nothing could be parsed.
-
-        What of it was left out is noted in the record.
-        """
+        """The parsed page. Returns None when it is not HTML or empty."""
         kind = media_type(self.record.content_type)
         if kind not in HTML and (kind or self.body.startswith(_NO_HTML)):
             return None
@@ -104,26 +93,23 @@ class LoadedPage:
 
     @cached_property
     def raw_text(self) -> str:
-        """The text that a person sees, white space as it stands; empty where there is no document."""
+        """The visible text with its white space."""
         return text.visible(self.document)
 
     @cached_property
     def text(self) -> str:
-        """The same with one blank between words. Made when it is first asked for."""
+        """The visible text with single spaces."""
         return text.collapsed(self.raw_text)
 
     @cached_property
     def written(self) -> Written:
-        """Where a page leads, as written; none that say nofollow."""
+        """Links as written, without nofollow ones."""
         refresh = (self.response.headers.get("Refresh") or b"").decode("latin-1")
         return links.written(self.document, refresh)
 
     @cached_property
     def links(self) -> Links:
-        """Where they lead, as written; those that lead to no page are left out.
-
-        What is left out of more than MAX_LINKS_PER_PAGE is noted in the record.
-        """
+        """Resolved links to pages, at most MAX_LINKS_PER_PAGE."""
         found = links.placed(
             self.written,
             self.document,
@@ -138,7 +124,7 @@ class LoadedPage:
 
     @cached_property
     def canonical(self) -> str:
-        """The URL, as written, that it names as the one to take for it; empty: none, or its own."""
+        """The canonical URL, as written; empty: none or its own."""
         header = b",".join(self.response.headers.getlist("Link")).decode("latin-1")
         return links.named_canonical(
             self.document, header, self.response.url, self.agent.max_url_length, lambda: self.charset
@@ -146,16 +132,18 @@ class LoadedPage:
 
     @cached_property
     def directives(self) -> set[str]:
-        """Words of meta robots and X-Robots-Tag, in lower case."""
+        """Meta robots and X-Robots-Tag, in lower case."""
         header = b"\n".join(self.response.headers.getlist("X-Robots-Tag")).decode("latin-1")
         return links.robots_directives(self.document, header, self.lease.site_session.user_agent)
 
     def publish(self) -> None:
-        """The turn is over: into the results stream with the record, whatever the steps of the chain did to it."""
+        """Publish the record, or a minimal one if it cannot be encoded."""
         try:
             self._publish()
         except Exception as error:
-            logger.exception("the record of %s cannot be written; the bare fact is", self.record.url)
+            logger.exception(
+                "the record of %s cannot be encoded; a minimal record is published", self.record.url
+            )
             self.record = self._bare_record(error)
             self._publish()
 
@@ -167,7 +155,6 @@ class LoadedPage:
         self.lease.frontier.finish(self.turn)
 
     def _bound_extra(self) -> None:
-        """Whatever steps put into `extra`, the record can be written, and says what is missing."""
         if self.record.extra != {}:
             self.record.extra, left_out = extra.bounded(self.record.extra)
             if left_out:
@@ -190,37 +177,37 @@ class LoadedPage:
 
 
 class NotKeptError(Exception):
-    """What records refer to could not be written: they must wait."""
+    """Data that records refer to could not be written."""
 
 
 class PagePipeline(Protocol):
-    """One step between download and stream. Built by `from_crawler(crawler)` where the class has it.
+    """One step between download and results stream; built by `from_crawler(crawler)` if it has one.
 
-    It may have more. Before records are published, `flush()` writes what they refer to, and then `sync()` waits until
-    that is on the disk. `sync()` runs in a thread, while `process()` takes later pages, whose records wait for the next
-    `flush()`; it is left out where no page came since the last. If either raises OSError, the records wait and both
-    are called again. `full` says that the step can hold no more until then: fetching pauses. `close()` is called once,
-    after the last page.
+    It fills `record`, with up to 16 kB of JSON in `record.extra`; `record.outcome` "filtered" keeps only the fetch.
+
+    Optional: `flush()` writes what records refer to, `sync()` (in a thread) waits until it is on disk; both precede
+    publishing. If one raises OSError, both are called again later. `full` pauses fetching. `close()` is called once,
+    last.
     """
 
     def process(self, page: LoadedPage) -> None:
-        """Read the answer, fill the record. Called once per page, in the order of PAGE_PIPELINES."""
+        """Called once per page, in the order of PAGE_PIPELINES."""
 
 
 class Chain:
     """The pipelines of PAGE_PIPELINES, in order."""
 
     def __init__(self, crawler: Crawler, pipelines: dict[str, int | None]) -> None:
-        wanted = sorted((order, path) for path, order in pipelines.items() if order is not None)
+        ordered = sorted((order, path) for path, order in pipelines.items() if order is not None)
         self._steps: list[PagePipeline] = [
-            build_from_crawler(load_object(path), crawler) for _, path in wanted
+            build_from_crawler(load_object(path), crawler) for _, path in ordered
         ]
         self._keepers: list[Any] = [step for step in self._steps if hasattr(step, "flush")]
         self._synced: list[Any] = [step for step in self._steps if hasattr(step, "sync")]
-        self._unsynced = False  # pages came since the last sync
+        self._unsynced = False  # pages were processed since the last sync
 
     def process(self, page: LoadedPage) -> None:
-        """Run every step; a step that fails is told and skipped."""
+        """Run every step; errors are logged."""
         self._unsynced = True
         for step in self._steps:
             try:
@@ -230,7 +217,7 @@ class Chain:
                 logger.exception("%s failed on %s", type(step).__name__, page.record.url)
 
     async def flush(self) -> None:
-        """Bring to the disk what the records so far refer to; NotKeptError where that cannot be."""
+        """Raises NotKeptError if a step fails."""
         for step in self._keepers:
             with _keeping(step):
                 step.flush()
@@ -247,11 +234,11 @@ class Chain:
 
     @property
     def full(self) -> bool:
-        """Whether fetching must pause until `flush` has worked."""
+        """Whether fetching must pause until `flush` succeeds."""
         return any(getattr(step, "full", False) for step in self._keepers)
 
     def close(self) -> None:
-        """Let every step end what it has open; one that fails is told."""
+        """Close every step; errors are logged."""
         for step in self._steps:
             try:
                 getattr(step, "close", _nothing)()
@@ -268,4 +255,4 @@ def _keeping(step: PagePipeline) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """What most steps have to close."""
+    """The default `close`."""

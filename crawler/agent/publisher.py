@@ -1,8 +1,7 @@
-"""Finished pages on their way into the results stream, and sites on their way back to the queue.
+"""Publishes finished pages to the results stream, and returns sites to the queue.
 
-A page leaves `in flight` only when the stream has its record; the journal goes in the same call. While Redis is
-away everything waits here, bounded by SPOOL_RECORDS (`full`: the agent stops fetching), and is sent again with the
-same numbers, so nothing is stored twice. A refused token drops what its slot holds: another agent fetches it.
+Records and journal are sent in one call. While Redis is away, SPOOL_RECORDS wait here; resent ones keep their numbers,
+so none is stored twice. Lost leases drop theirs.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from crawler.queue.sites import Delivery, Published
 
 logger = logging.getLogger("agent")
 
-# Records sent in one script call: a longer call would hold up every other agent's lease.
+# Records per script call; longer calls would delay other agents' leases.
 CALL_RECORDS = 200
-# Paths in one snapshot from which on a thread packs it (about 5 ms of work).
+# Snapshots with more paths are encoded in a thread (about 5 ms of work).
 LARGE = 20_000
-# Sites given back at a time.
+# Sites returned concurrently.
 LEAVES_AT_A_TIME = 4
 
 
 class Outbox:
-    """What one agent has to tell. Fetching pauses at `most` records, a flush is due at once at `enough`."""
+    """One agent's unsent records: fetching pauses at `most`, `enough` trigger a flush."""
 
     def __init__(self, queue: SiteQueue, author: Author, most: int, enough: int) -> None:
-        self.packs = False  # records are sent packed: many wait in the stream already
-        self.due = asyncio.Event()  # a flush should not wait for its time
-        # Called with each slot that was given back or lost (True), or goes on, for it was given more paths (False).
+        self.packs = False  # compress records, since the stream is long
+        self.due = asyncio.Event()  # set when a flush should start at once
+        # Called with a lease that was returned or lost (True), or continues with new paths (False).
         self.left: Callable[[SiteLease, bool], None] = lambda _slot, _gone: None
-        # Asked for a slot of another work than loading: when it is due again (server's time, seconds; 0.0: it is not).
+        # When another job than crawling is due again at a site (server time in seconds; 0.0: not due).
         self.next_due: Callable[[SiteLease], float] = lambda _slot: 0.0
         self._queue = queue
         self._author = author
         self._agent = author.name
         self._most = most
         self._enough = enough
-        self._slots: dict[SiteLease, None] = {}  # with something to send or to leave, in order of arrival
+        self._slots: dict[SiteLease, None] = {}  # with records to send or to be returned, in order of arrival
         self._size = 0
 
     def __len__(self) -> int:
@@ -56,11 +55,11 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether everything was told and every ending slot given back."""
+        """Whether all is published and all ending leases returned."""
         return not self._slots
 
     def add(self, lease: SiteLease, record: records.Record, links: bytes = b"") -> None:
-        """Queue what is told of a finished page, or of the site itself; dropped where the slot is lost."""
+        """Queue a record; dropped if the lease is lost."""
         if lease.lost:
             return
         lease.records.append((self._author.numbered(record), links))
@@ -70,12 +69,12 @@ class Outbox:
             self.due.set()
 
     def end(self, lease: SiteLease) -> None:
-        """The slot's `ending` is set: give it back once it is published."""
+        """Return the lease once its records are published."""
         self._slots[lease] = None
         self.due.set()
 
     def drop(self, lease: SiteLease) -> None:
-        """The lease is another's: forget what the slot holds."""
+        """Forget the records of a lost lease."""
         lease.lost = True
         self._slots.pop(lease, None)
         self._size -= lease.unpublished
@@ -83,7 +82,7 @@ class Outbox:
         self.left(lease, True)
 
     def pack(self) -> None:
-        """Take what is finished by now, and what its frontier learned by it."""
+        """Take the finished records and frontier snapshots for the next flush."""
         self.due.clear()
         for lease in self._slots:
             self._add_load(lease)
@@ -91,7 +90,6 @@ class Outbox:
                 lease.pack()
 
     def _add_load(self, lease: SiteLease) -> None:
-        """What a lease saw of its site's load goes with its last delivery."""
         if lease.ending is None or lease.busy or lease.load is None:
             return
         seen, lease.load = lease.load.take(), None
@@ -99,7 +97,7 @@ class Outbox:
             self.add(lease, lease.visit(seen))
 
     async def flush(self) -> None:
-        """Send what was packed and give back what has ended. Connection errors go to the caller; call again."""
+        """Publish what was packed; return ended sites. After a connection error, call again."""
         for slots in self._calls():
             deliveries = [await self._deliver(lease) for lease in slots]
             published = await self._queue.publish(self._agent, deliveries)
@@ -110,7 +108,6 @@ class Outbox:
             await asyncio.gather(*map(self._leave, ending[start : start + LEAVES_AT_A_TIME]))
 
     async def _deliver(self, lease: SiteLease) -> Delivery:
-        """What the slot sends, made in a thread where packing its frontier would hold up the event loop."""
         packed = lease.packed
         assert packed is not None
         if lease.delivery is None:
@@ -120,7 +117,7 @@ class Outbox:
         return lease.delivery
 
     def _calls(self) -> list[list[SiteLease]]:
-        """The slots with something packed, in calls of bounded size."""
+        """In calls of bounded size."""
         calls: list[list[SiteLease]] = []
         room = 0
         for lease in self._slots:
@@ -135,15 +132,14 @@ class Outbox:
 
     @staticmethod
     def _wants_checkpoint(lease: SiteLease) -> bool:
-        """An unfinished site that goes back takes along what its frontier learned last."""
         unfinished = lease.ending in ("returned", "suspended", "later")
         return lease.loads and unfinished and not lease.busy and not lease.checkpointed
 
     def _may_leave(self, lease: SiteLease) -> bool:
-        """Whether all of an ending slot is published; what it learned while that was under way is not yet."""
+        """Whether an ending lease is fully published."""
         if not lease.ending or lease.busy:
             return False
-        # The plan may have it asked again at once: nobody may before its pause is over.
+        # The plan may reopen the site at once: first wait for its delay.
         if lease.ending == "suspended" and asyncio.get_running_loop().time() < lease.free_at:
             return False
         if lease.unpublished or lease.untold or self._wants_checkpoint(lease):
@@ -155,10 +151,10 @@ class Outbox:
         if lease.lost:
             return
         if outcome.verdict in ("STALE", "GAP"):
-            reason = "the lease is not this agent's any more"
+            reason = "the lease has expired"
             if outcome.verdict == "GAP":
-                reason = "Redis is older than this agent and lost its last delivery"
-            logger.warning("%s: %s; its unpublished pages will be fetched again", lease.site, reason)
+                reason = "Redis lost this agent's last delivery"
+            logger.warning("site %s: %s; its unpublished pages will be fetched again", lease.site, reason)
             self.drop(lease)
             return
         assert lease.packed is not None
@@ -198,7 +194,6 @@ class Outbox:
         self.left(lease, done)
 
     async def _leave_work(self, lease: SiteLease) -> None:
-        """Another work has no frontier to tell of; what it did not come to, or is to do again, has its time."""
         assert lease.ending is not None
         due_ms = lease.due_ms
         if lease.ending == "finished":
@@ -235,7 +230,7 @@ def _report(lease: SiteLease) -> records.SiteEnded:
 
 
 def _why(lease: SiteLease) -> str:
-    """Why a site ended early or waits, and what of it was left out; nothing for one that was walked to its end."""
+    """Empty for a complete walk."""
     words = left_out.in_words(lease.frontier.left_out)
     why = lease.reason if lease.ending != "finished" else ""
     if lease.ending == "finished" and lease.given_up:

@@ -1,9 +1,7 @@
-"""What stands in the meta of a slot's request beside Scrapy's own keys: one object under one key, KEY.
+"""The context of an agent's requests: one object in `meta` under KEY.
 
-A slot waits for the end of each of its requests, and each end must be told once, whatever middlewares and users copy.
-So an errand is begun and ended; an end that was told before counts for nothing. Requests are copied together with
-their meta: of all that carry an errand, its heir alone, which a downloader middleware put in the place of the request
-under way, comes back to the slot. Every other one is a user's. Raises nothing.
+Each request ends exactly once, whatever middlewares and users copy: only the substitute for the request under way
+returns to its lease.
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ if TYPE_CHECKING:
     from crawler.agent.site_lease import SiteLease
 
 
-# All slots share one download slot, which AutoThrottle would slow down for every site.
+# All sites share one download slot, which AutoThrottle would slow down for all of them.
 SLOT_META: Final[dict[str, Any]] = {"download_slot": "agent", "autothrottle_dont_adjust_delay": True}
-# And checks of sites' status another; settings/base.py lets neither wait (DOWNLOAD_SLOTS).
+# The download slot of status checks; settings/base.py gives neither a delay (DOWNLOAD_SLOTS).
 CHECKS: Final = "status"
-# The frontier retries, follows and judges by itself; the answer of any status comes to us. Scrapy leaves a verbatim URL
-# as it is, and so does what fetches it.
+# The frontier retries and follows redirects itself, so responses of every status come to us. Scrapy and the download
+# handler leave a verbatim URL as it is.
 PAGE_META: Final[dict[str, Any]] = {
     **SLOT_META,
     "verbatim_url": True,
@@ -52,29 +50,29 @@ PAGE_META: Final[dict[str, Any]] = {
 
 @dataclass(eq=False, repr=False, slots=True)
 class RequestContext(FetchContext):
-    """One request of a slot: robots.txt, a page's turn (`turn`), a spider's own (`own`), or a `trial` of the site."""
+    """A lease's request: robots.txt, a page (`turn`), a spider's own (`own`) or a `trial`."""
 
     lease: SiteLease = field(kw_only=True)
     turn: Turn | None = None
     own: bool = False
-    trial: bool = False  # a page that was loaded before is asked again: does the site work?
-    callback: Callable[..., Any] | None = None  # the user's, of a request of his own
+    trial: bool = False  # requests a page loaded before, to test the site
+    callback: Callable[..., Any] | None = None  # the user's, for an own request
     errback: Callable[..., Any] | None = None
-    replaced: int = 0  # requests that middlewares put in its place so far
-    replacement: Request | None = None  # the one that is in its place now, and not yet back
+    replaced: int = 0  # substitutions by middlewares so far
+    replacement: Request | None = None  # the current substitute, until it returns
     under_way: bool = False
-    url: str = ""  # what was asked for at last
-    headers: Headers | None = None  # that request's, with what middlewares add
-    worn: int = 0  # times that the site had set cookies which were sent along
-    first: Response | None = None  # a redirect of the page whose turn it is: this request goes where it leads
-    hops: int = 0  # such requests for the page, this one included
+    url: str = ""  # last URL requested
+    headers: Headers | None = None  # of that request, including those of middlewares
+    worn: int = 0  # number of times the site had set the cookies that were sent
+    first: Response | None = None  # the page's redirect; this request fetches its target
+    hops: int = 0  # such requests for the page, including this one
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url or self.lease.site}>"
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the meta of its request says to Scrapy, and no copy of it should."""
+        """Our meta keys, which copies must not keep."""
         return SLOT_META if self.own else PAGE_META
 
     @property
@@ -84,26 +82,26 @@ class RequestContext(FetchContext):
 
     @property
     def tries(self) -> int | None:
-        """How often its page was tried before; None: it asks for none."""
+        """Number of the page's try. Returns None when it fetches no page."""
         return self.turn.tries if self.turn else None
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another site is asked: a redirect of robots.txt may lead there."""
+        """Whether it goes to another site (robots.txt redirects)."""
         return not self.url.startswith(f"{self.lease.site}/")
 
     def begin(self, request: Request) -> None:
-        """The request is on its way."""
+        """Mark the request as sent."""
         self.under_way = True
         self.url, self.headers = request.url, request.headers
         self.timeouts = None if self.elsewhere else self.lease.timeouts
         self.lease.in_flight += 1
 
     def end(self) -> bool:
-        """The request is no longer under way; whether it was."""
+        """Mark it as ended. Returns False when it had ended before."""
         if not self.under_way:
             return False
-        # The heir refers to this errand in turn: such a circle would be freed late.
+        # The substitute refers to this context: break the reference cycle.
         self.under_way, self.replacement = False, None
         self.lease.in_flight -= 1
         if self.lease.day is not None:
@@ -113,25 +111,19 @@ class RequestContext(FetchContext):
 
 
 def request_context_of(request: Request) -> RequestContext | None:
-    """The errand in a request's meta; None: it is not a slot's, nor a copy of one."""
+    """The context in a request's meta. Returns None when there is none."""
     context = request.meta.get(KEY)
     return context if isinstance(context, RequestContext) else None
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A spider's own requests: which are plain links, and which were asked for before.
-#
-# A plain link becomes a page of its site: at once where the page that gives it is of the same site in hand, for then
-# both are published together, else it is offered. Any other request of a user's has something that a page has no room
-# for (a callback, data, a body) and is fetched beside the pages: once per site in hand unless its `dont_filter` is
-# set, and no more of them than the site may have pages. Raises nothing.
+# --- A spider's own requests ---
 
 
 logger = logging.getLogger("agent")
 
-# Keys of meta that Scrapy and we write; a user's own may be any other.
+# Meta keys that Scrapy and we write; any other is the user's.
 _WRITTEN: Final = frozenset({"depth", "is_start_request"})
-# What else is in the meta of a response; whoever copies it whole gives nothing of his own with these.
+# Further meta keys of a response; a user who copies its whole meta did not set them.
 _COPIED: Final = _WRITTEN | {
     "cache_timestamp",
     "cached_response",
@@ -151,39 +143,39 @@ _COPIED: Final = _WRITTEN | {
     "_dont_cache",
     "_scheme_proxy",
 }
-# A link's header that Scrapy writes where REFERER_ENABLED says so.
+# Scrapy writes this header if REFERER_ENABLED is set.
 _NOT_GIVEN: Final = frozenset({b"Referer"})
 
 
-# In the meta of a spider's request on its way to the scheduler: the slot of the page that gives it.
+# Meta key of a spider's request on its way to the scheduler: the lease of its page.
 _GIVEN_BY: Final = "lowtide_given_by"
 
 
 class GivenBy(BaseSpiderMiddleware):
-    """Spider middleware: notes in each request which site in hand gives it, for `giver_of`."""
+    """Spider middleware: stores the lease of the page that yields a request."""
 
     def get_processed_request(self, request: Request, response: Response | None) -> Request:
-        """Called with every request that a spider gives."""
-        asked = getattr(response, "request", None)
-        context = request_context_of(asked) if asked is not None else None
+        """Called with every request that a spider yields."""
+        parent = getattr(response, "request", None)
+        context = request_context_of(parent) if parent is not None else None
         if context is not None:
             request.meta[_GIVEN_BY] = context.lease
         return request
 
 
 def giver_of(request: Request) -> SiteLease | None:
-    """The slot of the page that gives this request, said once; None: no page of a site in hand, or it is not known."""
+    """Remove and return the lease of the page that yielded the request, if known."""
     lease: SiteLease | None = request.meta.pop(_GIVEN_BY, None)
     return lease
 
 
 def default_callbacks(spider: Spider | None) -> tuple[object, ...]:
-    """What a request's callback may be that has none of its own."""
+    """Callbacks that mean the default one."""
     return None, getattr(spider, "parse", None), getattr(spider, "_parse", None)
 
 
 def beyond_link(request: Request, spider: Spider | None) -> list[str]:
-    """What makes it more than the request of a link to a page, in words; nothing for one."""
+    """What makes the request more than a plain link; empty for a link."""
     found = [] if request.method == "GET" else [f"the method {request.method}"]
     if request.body:
         found.append("a body")
@@ -193,9 +185,9 @@ def beyond_link(request: Request, spider: Spider | None) -> list[str]:
 
 
 def carried(request: Request, context: RequestContext | None) -> list[str]:
-    """What it has for its callback or for the site that a page has no room for, by name.
+    """Names of the request's parts that a page cannot keep.
 
-    `context` tells that it is a copy of a request of ours, or has its meta: what others put in is no word of the user.
+    A `context` marks a copy: what middlewares added does not count.
     """
     headers = request.headers.keys() - _NOT_GIVEN
     if context is not None and not context.own and request.headers == context.headers:
@@ -212,7 +204,7 @@ def carried(request: Request, context: RequestContext | None) -> list[str]:
 
 
 class OwnRequests:
-    """Those that were taken for the sites in hand. `most` per site; 0: no limit."""
+    """Own requests taken for leased sites, at most `most` per site (0: no limit), without duplicates."""
 
     def __init__(self, crawler: Crawler, most: int) -> None:
         self._crawler = crawler
@@ -220,7 +212,7 @@ class OwnRequests:
         self._taken: dict[str, _Taken] = {}
 
     def take(self, lease: SiteLease, request: Request) -> bool:
-        """Whether this one is to be fetched; counted as taken if so."""
+        """Whether to fetch this request, which is then counted."""
         taken = self._of(lease)
         assert self._crawler.request_fingerprinter
         mark = self._crawler.request_fingerprinter.fingerprint(request)
@@ -228,13 +220,13 @@ class OwnRequests:
             self._crawler.stats.inc_value("dupefilter/filtered")
             return False
         if 0 < self._most <= taken.count:
-            if not taken.told:
+            if not taken.warned:
                 logger.warning(
-                    "%s: %d requests of the spider's own (MAX_PAGES_PER_SITE); more are dropped",
+                    "site %s: %d of the spider's own requests (MAX_PAGES_PER_SITE), dropping more",
                     lease.site,
                     self._most,
                 )
-            taken.told = True
+            taken.warned = True
             return False
         taken.marks.add(mark)
         taken.count += 1
@@ -243,7 +235,7 @@ class OwnRequests:
     def _of(self, lease: SiteLease) -> _Taken:
         taken = self._taken.get(lease.site)
         if taken is None or taken.lease is not lease:
-            # What went back is forgotten here, where alone the number grows.
+            # Forget returned sites here, the only place where the number grows.
             self._taken = {site: one for site, one in self._taken.items() if one.lease.live}
             taken = self._taken[lease.site] = _Taken(lease)
         return taken
@@ -254,115 +246,110 @@ class _Taken:
         self.lease = lease
         self.marks: set[bytes] = set()
         self.count = 0
-        self.told = False
+        self.warned = False
 
 
-# ------------------------------------------------------------------------------------------------------------
-# robots.txt for what no frontier gave: a user's own requests, what middlewares replace, trials, the way of a
-# redirect.
-#
-# That of pages is looked at when their turn comes (crawler/agent/fetcher.py). What the rules forbid is never fetched:
-# the request's errback gets RobotsDeniedError, and the page whose place it was in has failed.
+# --- robots.txt for own requests, substitutes, trials and redirects ---
 
 
 class OwnRobots:
-    """A downloader middleware, the first: redirected and replaced requests come by here once more."""
+    """The first downloader middleware: checks redirected and substituted requests."""
 
     def process_request(self, request: Request) -> None:
-        """Raise RobotsDeniedError where the site's rules forbid the URL, or are another site's and not known here."""
+        """Raises RobotsDeniedError if robots.txt disallows the URL, or it is on another site."""
         context = request_context_of(request)
         if context is None or not _is_strange(context):
             return
         lease = context.lease
         if resolve(request.url)[0] != lease.site:
-            reason = f"{request.url} is not of {lease.site}, in whose request's place it was put"
+            reason = f"{request.url} is not on {lease.site}, whose request it replaced"
         elif lease.rules is None or not lease.rules.allows(request.url, lease.site_session.user_agent):
-            reason = f"robots.txt of {lease.site} forbids {request.url}"
+            reason = f"robots.txt of {lease.site} disallows {request.url}"
         else:
             return
-        logger.info("%s; it is not fetched", reason)
+        logger.info("not fetched: %s", reason)
         raise RobotsDeniedError(reason)
 
 
 def _is_strange(context: RequestContext) -> bool:
-    """Whether nobody has looked at the URL since these rules were read; robots.txt itself is read wherever it lies."""
-    beside_pages = context.own or context.trial or context.hops > 0
-    return beside_pages or (context.replaced > 0 and not context.for_robots)
+    """Whether the URL was not checked when its turn came."""
+    own_request = context.own or context.trial or context.hops > 0
+    return own_request or (context.replaced > 0 and not context.for_robots)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Redirects of a user's own requests; those of pages are the frontier's business (crawler/agent/fetcher.py).
+# --- Redirects of a user's own requests ---
 
 
 class OwnRedirects(RedirectMiddleware):
-    """Scrapy's, without a Referer: no page is told where we came from."""
+    """Scrapy's, without a Referer."""
 
     def handle_referer(self, request: Request, response: Response) -> None:  # noqa: ARG002 - Scrapy's
-        """Keep none."""
+        """Remove the header."""
         request.headers.pop("Referer", None)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Scrapy's downloader, which lets no request of a slot go astray.
-#
-# A slot waits for the end of each of its requests. Scrapy would end one without a word to it where a downloader
-# middleware gives another request, or an answer that belongs to another request, in its place: such a request takes
-# over the place, whatever it brings of the old one, and such an answer is the page's own. A request with a callback
-# of its own cannot be both: it is fetched beside the page, and the page's turn ends with IgnoreRequest, as it does
-# when there is no end of new ones.
+# --- Scrapy's downloader, without lost requests ---
 
 
-# Requests in place of one, one after the other; logins and challenges take a few.
+# Substitutes of one request in a row; logins and challenges take a few.
 MOST_IN_PLACE: Final = 20
 
 
 class TurnDownloader(Downloader):
-    """What Scrapy's DOWNLOADER names."""
+    """The class in Scrapy's DOWNLOADER: every request of a lease ends, whatever middlewares return.
+
+    A substitute takes over the context. With its own callback it is sent separately, and the page's turn ends with
+    IgnoreRequest.
+    """
 
     def fetch(self, request: Request, spider: Spider | None = None) -> Deferred[Response | Request]:  # noqa: ARG002
-        """What came for the request through all downloader middlewares: its response, or a request in its place."""
+        """The response, or a substitute request."""
         context = request_context_of(request)
         if context is not None and not context.under_way:
-            # A copy that goes around the queue: no slot sends it.
+            # A copy that bypasses the queue and belongs to no lease.
             del request.meta[KEY]
             context = None
         fetched: Deferred[Response | Request] = super().fetch(request)
         return fetched if context is None else fetched.addCallback(partial(self._kept, request, context))
 
     def needs_backout(self) -> bool:
-        """Whether CONCURRENT_REQUESTS are under way; checks of sites' status do not count, or ill sites stop it all."""
+        """Whether CONCURRENT_REQUESTS are under way, without status checks."""
         checks = self.slots.get(CHECKS)
         pages = len(self.active) - (len(checks.active) if checks else 0)
         return 0 < self.total_concurrency <= pages
 
     def _kept(
-        self, request: Request, context: RequestContext, came: Response | Request
+        self, request: Request, context: RequestContext, result: Response | Request
     ) -> Response | Request:
-        if isinstance(came, Request):
-            return self._in_place(request, context, came)
-        if came.request is not None and came.request is not request:
-            for key, value in came.request.meta.items():
+        if isinstance(result, Request):
+            return self._in_place(request, context, result)
+        if result.request is not None and result.request is not request:
+            for key, value in result.request.meta.items():
                 request.meta.setdefault(key, value)
-        came.request = request
-        if "cached" in came.flags:
-            # Nobody was asked, so the site's delay has nothing to count from.
+        result.request = request
+        if "cached" in result.flags:
+            # Nothing was sent, so the site's delay does not apply.
             context.lease.started_at = 0.0
-        return came
+        return result
 
-    def _in_place(self, request: Request, context: RequestContext, came: Request) -> Request:
+    def _in_place(self, request: Request, context: RequestContext, substitute: Request) -> Request:
         context.replaced += 1
         if context.replaced > MOST_IN_PLACE:
-            raise IgnoreRequest(f"middlewares put {MOST_IN_PLACE} requests in its place, one after the other")
+            raise IgnoreRequest(f"middlewares replaced it {MOST_IN_PLACE} times in a row")
         known = (request.callback, context.callback, *default_callbacks(self.crawler.spider))
-        if came.callback not in known:
-            self.crawler.engine.crawl(came)
-            raise IgnoreRequest(f"a middleware put {came.url} with a callback of its own in its place")
-        # What a copy lacks was taken out of it, as the proxy by a redirect to another scheme.
-        meta = came.meta if request_context_of(came) is context else {**request.meta, **came.meta}
-        context.replacement = came.replace(
+        if substitute.callback not in known:
+            self.crawler.engine.crawl(substitute)
+            raise IgnoreRequest(f"a middleware replaced it by {substitute.url} with its own callback")
+        # What a copy lacks was removed on purpose, like the proxy by a redirect to another scheme.
+        meta = (
+            substitute.meta
+            if request_context_of(substitute) is context
+            else {**request.meta, **substitute.meta}
+        )
+        context.replacement = substitute.replace(
             callback=request.callback,
             errback=request.errback,
-            cb_kwargs=came.cb_kwargs or request.cb_kwargs,
+            cb_kwargs=substitute.cb_kwargs or request.cb_kwargs,
             meta={**meta, **context.meta, KEY: context},
         )
         return context.replacement

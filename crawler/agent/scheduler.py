@@ -1,7 +1,6 @@
-"""Scrapy's SCHEDULER over leased sites: hands the engine one request at a time, each exactly when it is due.
+"""Scrapy's SCHEDULER over leased sites: returns each request exactly when it is due.
 
-A thin coat: the agent knows the sites, Visits the requests. Scrapy polls a scheduler that gave nothing only every
-5 s, so this one wakes the engine itself; that hook is private in Scrapy and checked at start.
+It wakes the engine itself, since Scrapy polls only every 5 s.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent")
 
-# Objects made and not freed until Python looks for cycles; its own 700 is passed with every page or two.
+# Allocations between garbage collections; Python's default of 700 is exceeded every page or two.
 GC_ALLOCATIONS = 20_000
 
 
 class RequestQueue(BaseScheduler):
-    """What Scrapy calls its scheduler."""
+    """The class in Scrapy's SCHEDULER."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -51,20 +50,20 @@ class RequestQueue(BaseScheduler):
         self.agent = Agent(crawler, options, self._wire.names, chain, self._wake_engine)
         self._visits = PageFetcher(crawler, self.agent, chain)
         self._own = OwnRequests(crawler, options.max_pages_per_site)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RequestQueue:
-        """Built by Scrapy; OptionError where a setting cannot be used."""
+        """Raises OptionError if a setting is invalid."""
         return cls(crawler)
 
     def open(self, spider: Spider) -> Deferred[None]:
         """Join the crawl."""
         engine.check(self._crawler)
-        # Pages are freed by their reference counts; looking for cycles in all that a crawl holds took 8 % of its CPU.
+        # Reference counts free pages; cycle detection over all objects of a crawl took 8% of the CPU.
         gc.freeze()
         gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
-        # The names are the wire's; where no download handler is ours, nobody else would close it.
+        # The resolver belongs to the wire; without our download handler nothing else would close it.
         self._wire.users += 1
         return deferred_from_coro(self._open(spider))
 
@@ -73,7 +72,7 @@ class RequestQueue(BaseScheduler):
         feed_file.begin(self._crawler, goes_on=self.agent.goes_on)
 
     def close(self, reason: str) -> Deferred[None]:
-        """Give everything back."""
+        """Leave the crawl."""
         if self._wake_call:
             self._wake_call.cancel()
         self._visits.end_parsed()
@@ -85,11 +84,11 @@ class RequestQueue(BaseScheduler):
         await leave(self._crawler)
 
     def has_pending_requests(self) -> bool:
-        """Whether the crawl goes on; only the agent knows."""
+        """Whether the crawl goes on."""
         return not self.agent.ended
 
     def next_request(self) -> Request | None:
-        """The request that is due now; None: the engine is woken when there is one."""
+        """Returns None when no request is due; the engine is woken later."""
         self._visits.end_parsed()
         while lease := self.agent.next_lease():
             request = self._visits.next_request(lease)
@@ -99,7 +98,7 @@ class RequestQueue(BaseScheduler):
         return None
 
     def enqueue_request(self, request: Request) -> bool:
-        """A request from outside the frontier: a user's own, a start URL, or one that a middleware made anew."""
+        """Accept a user's own request, a start URL or a substitute."""
         context, giver = request_context_of(request), giver_of(request)
         if context is not None and context.replacement is request:
             return self._take_back(context, request)
@@ -115,35 +114,35 @@ class RequestQueue(BaseScheduler):
             return False
         more, data = beyond_link(request, self._crawler.spider), carried(request, context)
         if not more and request.meta.get("is_start_request"):
-            self._tell_dropped(request, "a seed", data)
+            self._log_dropped(request, "a seed", data)
             self.agent.seeding.give(Seed(site, path))
             return True
         lease = self.agent.leasing.slot_of(site)
         if lease is None:
             return self._leave_to_others(request, site, path, more, data)
         if more or data or once_more:
-            return self._fetch_beside(lease, request)
+            return self._hold_own(lease, request)
         if lease is not giver:
             self.agent.offers.add(site, (path,), request.meta.get("depth", 0))
             return True
         return self._add_page(lease, path, request.meta.get("depth", 0))
 
     def _take_back(self, context: RequestContext, request: Request) -> bool:
-        """What a middleware put in a request's place: its turn comes when the delay allows it."""
+        """Hold a substitute until the delay allows it."""
         context.end()
-        # Also where the site goes back: what is not sent is told then.
+        # Also if the site is being returned: unsent requests are logged then.
         self.agent.hold(context.lease, request)
         return context.lease.live
 
     def _add_page(self, lease: SiteLease, path: str, depth: int) -> bool:
-        """A link of a site in hand to a page of its own; whether it is a new one."""
+        """Whether it is a new page."""
         if not self.agent.scope.has_page(lease.site + path):
             return False
         new = lease.add_found((path,), depth)
         self.agent.settle(lease)
         return bool(new)
 
-    def _fetch_beside(self, lease: SiteLease, request: Request) -> bool:
+    def _hold_own(self, lease: SiteLease, request: Request) -> bool:
         taken = self._own.take(lease, request)
         if taken:
             self.agent.hold(lease, request)
@@ -152,36 +151,35 @@ class RequestQueue(BaseScheduler):
     def _leave_to_others(
         self, request: Request, site: str, path: str, more: list[str], data: list[str]
     ) -> bool:
-        """A site that is not in hand, whoever may hold it: a link leads there, anything else cannot be sent."""
+        """Offer a link to a site not leased here; drop other requests."""
         if not more:
             if self.agent.scope.has_site(site):
-                self._tell_dropped(request, "a link to a site that is not in hand", data)
+                self._log_dropped(request, "a link to a site that is not leased here", data)
             self.agent.offers.add(site, (path,), request.meta.get("depth", 0))
             return True
         logger.warning(
-            "%s was dropped: it has %s, and its site is not in hand; expected a request to the site of the page that "
-            "gave it, or a plain link",
+            "%s dropped: it has %s, and its site is not leased here; expected a request to the site of the page that "
+            "yielded it, or a plain link",
             request.url,
             " and ".join(more),
         )
         return False
 
-    def _tell_dropped(self, request: Request, what: str, data: list[str]) -> None:
-        """Say what a page has no room for: once for each kind of data, for there may be many links."""
+    def _log_dropped(self, request: Request, what: str, data: list[str]) -> None:
+        """Once per kind of data."""
         kinds = {f"{what}: {name.partition('[')[0]}" for name in data}
-        if kinds <= self._told:
+        if kinds <= self._reported:
             return
-        self._told |= kinds
+        self._reported |= kinds
         logger.warning(
-            "%s is taken as %s, without its %s; expected SITE_OVERRIDES for what all requests to a site have, or a "
-            "request to the site of the page that gave it (told once)",
+            "%s handled as %s, without its %s; expected SITE_OVERRIDES for data of all requests to a site, or a "
+            "request to the site of the page that yielded it (logged once)",
             request.url,
             what,
             ", ".join(data),
         )
 
     def _sleep(self) -> None:
-        """Wake the engine when the next slot is ready."""
         if self._wake_call:
             self._wake_call.cancel()
             self._wake_call = None

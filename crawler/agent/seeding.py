@@ -1,8 +1,6 @@
-"""Seeds on their way into the site queue: by any agent, twice or not.
+"""Adds seeds to the site queue; adding a seed twice changes nothing.
 
-A value leaves the inlet only after its site was queued, so an agent that dies in between costs nothing. Lines that
-are no seeds are logged (with their number) and left out; so are seeds that SCOPE_INCLUDE or SCOPE_EXCLUDE leaves out.
-Where a seed redirects to another site, that page is the seed.
+A start URL leaves Redis only after its site was queued, so a crash loses none.
 """
 
 from __future__ import annotations
@@ -37,23 +35,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("seeds")
 
 BATCH = 1000
-# Bad lines that are told one by one; the rest is counted.
+# Invalid lines logged one by one; further ones are counted.
 TOLD_LINES = 20
-# How long an agent waits for the end of its spider's `start` before it takes the seeds as read: it may go on for ever.
+# Longest wait for the spider's `start`, which may be endless.
 START_SECONDS = 300.0
-# Seeds outside of the patterns that are named; the rest is counted.
+# Excluded seeds that are named; further ones are counted.
 NAMED_SEEDS = 5
 
 
 class NoContactError(Exception):
-    """The crawl would leave loopback under a user agent that names nobody to turn to."""
+    """USER_AGENT has no contact, and the crawl would leave loopback."""
 
 
 class Added(NamedTuple):
-    """What became of seeds, in sites; `bad` counts lines, `left_out` seeds that the patterns of the scope leave out.
-
-    Of those that are `blocked` nothing is fetched.
-    """
+    """Numbers of sites by result; `bad` counts lines, `left_out` seeds outside the scope."""
 
     new: int = 0
     known: int = 0
@@ -68,13 +63,13 @@ class Added(NamedTuple):
 
 
 async def add_seeds(settings: BaseSettings, options: Options, source: str) -> Added:
-    """Queue seeds from outside of any agent; RedisError where the server is away, OSError for a file."""
+    """Raises RedisError if Redis is away, OSError for an unreadable file."""
     async with _outside(settings, options) as seeding:
         return await seeding.take_in(source)
 
 
 async def take_over(settings: BaseSettings, options: Options, key: str, server: BaseSettings) -> Added:
-    """Queue what another crawler left in a key of a server (the settings that name it); RedisError if one is away."""
+    """Queue another crawler's start URLs from `key` on `server`. Raises RedisError if either Redis is away."""
     client = connection.connect(server)
     try:
         async with _outside(settings, options) as seeding:
@@ -94,7 +89,7 @@ async def _outside(settings: BaseSettings, options: Options) -> AsyncIterator[Se
 
 
 class Seeding:
-    """Queues seeds for one agent and keeps its scope as wide as all agents' seeds together."""
+    """Queues one agent's seeds and extends the scope of all agents."""
 
     def __init__(
         self,
@@ -105,8 +100,10 @@ class Seeding:
         author: Author,
         user_agent: str,
     ) -> None:
-        self.given = asyncio.Event()  # `queue_given` has something to do
-        self.starting: Callable[[], bool] = lambda: False  # whether the spider's `start` may still give seeds
+        self.given = asyncio.Event()  # set when `queue_given` has seeds
+        self.starting: Callable[[], bool] = lambda: (
+            False
+        )  # whether the spider's `start` may still yield seeds
         self._user_agent = user_agent
         self._client: Any = client
         self._queue = queue
@@ -114,22 +111,22 @@ class Seeding:
         self._scope = scope
         self._author = author
         self._source: Iterator[Seed] | None = None
-        self._batch: list[Seed] = []  # of the source, in hand
+        self._batch: list[Seed] = []  # being queued
         self._answers: Counter[int] = Counter()
         self._taken_in = False
-        self._drained = False  # the inlet's values were queued that waited there at first
-        self._start_until = math.inf  # monotonic: when `start` is waited for no longer
+        self._drained = False  # the initial start URLs in Redis were queued
+        self._start_until = math.inf  # monotonic time at which waiting for `start` ends
         self._read = False
         self._start_seeds: list[Seed] = []
         self._bad = 0
-        self.left_out = 0  # seeds, by SCOPE_INCLUDE or SCOPE_EXCLUDE
-        self._left_out: list[str] = []  # the first of those that are not told yet
-        self._told_left_out = 0
+        self.left_out = 0  # seeds excluded by SCOPE_INCLUDE or SCOPE_EXCLUDE
+        self._left_out: list[str] = []  # the first ones not yet logged
+        self._logged_left_out = 0
         self._inlet = StartUrls(client, options.start_urls_key)
         self._roots_key = f"{options.key_prefix}:{{0}}:scope"
 
     async def take_in(self, source: str) -> Added:
-        """Queue what `source` names (file, `-`, or URLs); called again after an error it goes on where it was."""
+        """Queue the seeds of `source` (file, `-`, or URLs); after an error, call again."""
         if self._source is None:
             self._source = iter(self._good(reading.read(source)) if source else ())
         while batch := self._batch or list(itertools.islice(self._source, BATCH)):
@@ -137,10 +134,10 @@ class Seeding:
             self._answers.update(await self.queue_seeds(batch))
             self._batch = []
         if self._bad > TOLD_LINES:
-            logger.warning("%d lines in all were no seeds and were left out", self._bad)
+            logger.warning("%d invalid lines skipped in total", self._bad)
         if not self._taken_in:
             self._taken_in, self._start_until = True, time.monotonic() + START_SECONDS
-        self._tell_left_out()
+        self._log_left_out()
         return self._added(self._answers)
 
     def _added(self, answers: Counter[int]) -> Added:
@@ -150,10 +147,9 @@ class Seeding:
 
     @property
     def read(self) -> bool:
-        """Whether the seeds that this crawl begins with are queued: a site that is not known now is no seed.
+        """Whether all initial seeds are queued: the argument, the start URLs, the spider's `start`.
 
-        They are those of the argument, those that waited in the inlet, and those of the spider's `start`, for which it
-        is waited START_SECONDS at most.
+        The latter within START_SECONDS.
         """
         if not self._read:
             started = not self.starting() and not self._start_seeds
@@ -163,32 +159,32 @@ class Seeding:
         return self._read
 
     def stop_waiting(self) -> None:
-        """There is no room for more pages: do not wait for the end of `start`."""
+        """Stop waiting for `start`."""
         if self._taken_in:
             self._start_until = -math.inf
 
     @property
     def done(self) -> bool:
-        """Whether all seeds given to this agent are queued."""
+        """Whether all given seeds are queued."""
         return self._taken_in and not self._start_seeds
 
     def give(self, seed: Seed) -> None:
-        """A start request of the spider's; `queue_given` queues it."""
+        """Accept a start request for `queue_given`."""
         self._start_seeds.append(seed)
         self.given.set()
 
     async def queue_given(self) -> int:
-        """Queue what the spider's start has given so far; how many."""
+        """Returns the number of seeds."""
         self.given.clear()
         seeds = list(self._start_seeds)
         if seeds:
             await self.queue_seeds(seeds)
             del self._start_seeds[: len(seeds)]
-            self._tell_left_out()
+            self._log_left_out()
         return len(seeds)
 
     async def drain_inlet(self) -> int:
-        """Queue what `redis-cli lpush site:start_urls …` brought, in a list, set or sorted set; how many."""
+        """Queue the start URLs in Redis. Returns their number."""
         total = self._bad = 0
         backlog = 0 if self._drained else await self._inlet.length()
         while values := await self._inlet.peek():
@@ -197,32 +193,29 @@ class Seeding:
             total += len(values)
             self._drained = self._drained or total >= backlog
         self._drained = True
-        self._tell_left_out()
+        self._log_left_out()
         return total
 
     async def inlet_length(self) -> int:
-        """Values that wait in the inlet."""
+        """Number of start URLs in Redis."""
         return await self._inlet.length()
 
     async def take_over(self, inlet: StartUrls) -> Added:
-        """Queue what another crawler's key holds; a value leaves it once its site is queued.
-
-        What is no seed (a pickled request, say) stays there, told and counted.
-        """
+        """Queue and remove another crawler's values; invalid ones stay."""
         answers: Counter[int] = Counter()
         async for values in inlet.all():
             found = [(value, reading.from_inlet(value)) for value in values]
             answers.update(await self.queue_seeds(self._good(seed for _, seed in found)))
             await inlet.remove([value for value, seed in found if isinstance(seed, Seed)])
-        self._tell_left_out()
+        self._log_left_out()
         return self._added(answers)
 
     async def queue_seeds(self, seeds: Iterable[Seed]) -> list[int]:
-        """Queue seeds, with what they add to the scope; per site what `SiteQueue.discover` answers."""
+        """Returns the result of `SiteQueue.discover` per site."""
         paths: dict[str, dict[str, None]] = {}
         left_out: list[str] = []
         for seed in seeds:
-            self._ask_for_contact(seed)
+            self._require_contact(seed)
             url = seed.site + seed.path
             if self._scope.has_page(url):
                 paths.setdefault(seed.site, {})[seed.path] = None
@@ -239,36 +232,35 @@ class Seeding:
         if blocked:
             more = f" and {len(blocked) - NAMED_SEEDS:,} more" if len(blocked) > NAMED_SEEDS else ""
             logger.warning(
-                "the operator blocked %s%s: these seeds are dropped; `scrapy site resume SITE` lifts it, then give "
-                "them again",
+                "seeds of blocked sites dropped: %s%s; expected `scrapy site resume SITE` first, then add "
+                "the seeds again",
                 " ".join(blocked[:NAMED_SEEDS]),
                 more,
             )
         refused = answers.count(-1)
         if refused:
-            logger.warning("%d sites were left out: MAX_SITES is %d", refused, self._options.max_sites)
+            logger.warning("%d sites left out: MAX_SITES is %d", refused, self._options.max_sites)
         self.left_out += len(left_out)
         self._left_out += left_out[: NAMED_SEEDS - len(self._left_out)]
         return answers
 
-    def _tell_left_out(self) -> None:
-        """Say which seeds the patterns left out since the last call."""
-        many, self._told_left_out = self.left_out - self._told_left_out, self.left_out
+    def _log_left_out(self) -> None:
+        many, self._logged_left_out = self.left_out - self._logged_left_out, self.left_out
         if many:
             named, self._left_out = self._left_out, []
             more = ", the first" if many > len(named) else ""
             logger.warning(
-                "%d seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE%s: %s", many, more, " ".join(named)
+                "%d seeds excluded by SCOPE_INCLUDE or SCOPE_EXCLUDE%s: %s", many, more, " ".join(named)
             )
 
     async def note_moved(self, moved: Iterable[tuple[str, str, str]]) -> None:
-        """Seeds of a site redirect to another site's path: it joins the scope, and is crawled again with the seeds."""
+        """Add redirect targets of seeds to the scope."""
         moved = list(moved)
         await self._queue.note_moved(moved)
         await self.widen(site for _, site, _ in moved)
 
     async def _follow_moved(self, paths: dict[str, dict[str, None]]) -> None:
-        """The sites that seeds of these sites are known to redirect to: crawled again with them, from that page on."""
+        """Known redirect targets are crawled again too."""
         left = list(paths)
         while left:
             found: dict[str, dict[str, None]] = {}
@@ -283,10 +275,10 @@ class Seeding:
         return Newcomer(site, self._author.numbered(record), tuple(paths))
 
     def may_visit(self, site: str) -> bool:
-        """Whether this crawl may go there: on loopback, or under a user agent that names a contact."""
+        """Whether it is on loopback, or USER_AGENT has a contact."""
         return not reading.leaves_loopback(Seed(site, "/")) or reading.names_contact(self._user_agent)
 
-    def _ask_for_contact(self, seed: Seed) -> None:
+    def _require_contact(self, seed: Seed) -> None:
         if not self.may_visit(seed.site):
             raise NoContactError(reading.no_contact(self._user_agent, seed.site))
 
@@ -295,16 +287,16 @@ class Seeding:
             if self.may_visit(seed.site):
                 yield seed
             else:
-                logger.warning("%s is left out: USER_AGENT %r names no contact", seed.site, self._user_agent)
+                logger.warning("%s skipped: USER_AGENT %r has no contact", seed.site, self._user_agent)
 
     async def refresh_scope(self) -> bool:
-        """Take in what other agents' seeds added to the scope; whether there was anything."""
+        """Load other agents' scope. Returns whether it grew."""
         if self._scope.kind not in ("host", "domain"):
             return False
         return self._scope.widen({root.decode() for root in await self._client.smembers(self._roots_key)})
 
     async def widen(self, sites: Iterable[str]) -> None:
-        """Take what seeds of these sites add into the scope of all agents."""
+        """Extend the scope of all agents."""
         roots = set(chain.from_iterable(map(self._scope.roots_of, sites)))
         if roots:
             await self._client.sadd(self._roots_key, *roots)
@@ -318,4 +310,4 @@ class Seeding:
             self._bad += 1
             if self._bad <= TOLD_LINES:
                 where = f"line {seed.line}: " if seed.line else ""
-                logger.warning("%s%r is no seed: %s", where, seed.text, seed.reason)
+                logger.warning("%s%r is not a seed: %s", where, seed.text, seed.reason)

@@ -1,9 +1,4 @@
-"""One agent's standing with the server: its name, its session, the server's clock, and loops that outlive outages.
-
-Whoever uses it may rely on three things: `holds` is False from the moment on when the agent's leases may have run
-out, also when the machine slept; `server_time` is the server's, whatever this machine's clock says; and a loop given
-to `keep` goes on after the server was away or the session was swept, without a word to Scrapy.
-"""
+"""One agent's session with Redis: leases, server clock, and loops that survive outages."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent")
 
-# Of the lease time: an agent whose last renewal is older fetches nothing, for its sites may be another's.
+# Share of the lease time after which an unrenewed agent stops fetching.
 STALE_SHARE = 0.8
 FIRST_BACK_OFF_SECONDS = 0.1
 LONGEST_BACK_OFF_SECONDS = 5.0
@@ -38,29 +33,29 @@ Loop = Callable[[], Awaitable[None]]
 
 
 class PrefixTakenError(Exception):
-    """Another spider's crawl lives under this key prefix."""
+    """Another spider's crawl uses this key prefix."""
 
 
 class BackOff:
-    """How long to wait before the next try: doubling, and from the start again after a try that held for a while."""
+    """Doubling waits; restarts after a longer success."""
 
     def __init__(self, longest: float = LONGEST_BACK_OFF_SECONDS) -> None:
         self._longest = longest
         self._seconds = FIRST_BACK_OFF_SECONDS
-        self._told_at = 0.0
+        self._called_at = 0.0
 
     def next(self) -> float:
         """Seconds to wait now."""
         now = time.monotonic()
-        if now - self._told_at > 2 * self._longest:
+        if now - self._called_at > 2 * self._longest:
             self._seconds = FIRST_BACK_OFF_SECONDS
-        self._told_at = now
+        self._called_at = now
         seconds, self._seconds = self._seconds, min(2 * self._seconds, self._longest)
         return seconds
 
 
 class Author:
-    """Who a record is from: with its number every record is told apart from every other of the crawl."""
+    """The source of records: name, run and number identify each one."""
 
     def __init__(self, kind: str) -> None:
         self.name = f"{kind}-{os.getpid()}-{os.urandom(2).hex()}"
@@ -68,19 +63,19 @@ class Author:
         self._seq = 0
 
     def numbered(self, record: records.Record) -> bytes:
-        """The record with its author and number, encoded."""
+        """The record with author and number, encoded."""
         self._seq += 1
         record.agent, record.run, record.seq = self.name, self.run, self._seq
         return records.encode(record)
 
 
 class Session:
-    """One agent's session. `lost` is called when all its leases are others' now."""
+    """One agent's session. `lost` is called when its leases have expired."""
 
     def __init__(self, queue: SiteQueue, options: Options, lost: Callable[[], None]) -> None:
         self.author = Author(socket.gethostname().split(".")[0])
         self.name = self.author.name
-        self.pages = 0  # whose turn has ended; shown to the operator
+        self.pages = 0  # ended turns, shown to the operator
         self.stopping = asyncio.Event()
         self._queue = queue
         self._options = options
@@ -89,23 +84,23 @@ class Session:
         self._works: tuple[str, ...] = ()
         self._started_at = 0
         self._renewed = 0.0  # on the clock that counts suspension
-        self._server_ahead = 0.0  # the server's clock beyond that one
+        self._server_ahead = 0.0  # server clock minus that one
         self._rejoining = asyncio.Lock()
-        self._told_away = False
+        self._logged_away = False
 
-    # --- standing ---
+    # --- leases and clock ---
 
     @property
     def holds(self) -> bool:
-        """Whether this agent's leases hold for certain."""
+        """Whether the leases are valid, also after the machine slept."""
         return _boottime() - self._renewed < STALE_SHARE * self._options.lease_seconds
 
     def server_time(self) -> float:
-        """Seconds since 1970 on the server's clock: this machine's own may be an hour off."""
+        """Seconds since 1970 on the server's clock."""
         return _boottime() + self._server_ahead
 
     async def open(self, spider: str, works: tuple[str, ...]) -> None:
-        """Join the crawl; PrefixTakenError where its prefix is another spider's. Who loads nothing joins any crawl."""
+        """Raises PrefixTakenError if this agent crawls and the prefix is another spider's."""
         self._spider = spider
         self._works = works
         self._started_at = now_ms()
@@ -114,7 +109,7 @@ class Session:
         await self._join()
 
     async def renew(self) -> Renewed:
-        """Keep all leases for another lease time; tells which sites to give back."""
+        """Renew all leases. Returns commands."""
         before = _boottime()
         renewed = await self._queue.renew(self.name, self.pages)
         self._server_ahead = renewed.server_ms / 1000 - before
@@ -122,7 +117,7 @@ class Session:
         return renewed
 
     def moment(self, reason: str = "", *, ended: bool = False) -> records.RunEvent:
-        """What the tables keep of a run: its beginning, or its end."""
+        """The record of a run's start or end."""
         return records.RunEvent(
             spider=self._spider,
             started_at=self._started_at,
@@ -135,9 +130,9 @@ class Session:
         holder = await self._queue.claim_prefix(self._spider)
         if holder != self._spider:
             raise PrefixTakenError(
-                f"KEY_PREFIX {self._options.key_prefix!r} holds the crawl of spider {holder!r}, not of "
-                f"{self._spider!r}; expected a VAR_DIR of its own (-s VAR_DIR=var/{self._spider}), or on a Redis that "
-                f"crawls share a prefix of its own (-s KEY_PREFIX={self._spider})"
+                f"KEY_PREFIX {self._options.key_prefix!r} belongs to spider {holder!r}, not "
+                f"{self._spider!r}; expected a separate VAR_DIR (-s VAR_DIR=var/{self._spider}), or for a "
+                f"shared Redis a separate prefix (-s KEY_PREFIX={self._spider})"
             )
 
     async def _join(self) -> None:
@@ -147,7 +142,7 @@ class Session:
             "spider": self._spider,
             "works": self._works,
             "slots": self._options.site_slots if "site" in self._works else 0,
-            # What the planner goes by: it follows the agents, wherever it runs.
+            # Read by the planner, which follows the agents.
             "scheduler": self._options.site_scheduler,
             "scheduler_options": self._options.site_scheduler_options,
             "hour_seconds": self._options.hour_seconds,
@@ -159,30 +154,27 @@ class Session:
         self._renewed = before
 
     async def _rejoin(self) -> None:
-        """The session was swept: all sites are others' now. Several loops may hear of it; the first one acts."""
+        """The session expired; the first of several calls acts."""
         async with self._rejoining:
             try:
                 with suppress(SessionGoneError):
                     await self._queue.renew(self.name, self.pages)
                     return
-                logger.warning("this agent was silent for too long and lost its sites; it starts over")
+                logger.warning("the session expired and its leases are lost; starting over")
                 self._lost()
                 await self._join()
             except (RedisError, OSError) as error:
                 self.say_away(error)
 
     async def _start_over(self) -> None:
-        """The server came back as of an earlier time: what is in hand is fetched again.
-
-        Several loops may hear of it; the first one acts.
-        """
+        """The server was restored to an earlier state; the first of several calls acts."""
         async with self._rejoining:
             try:
                 if not await self._queue.is_older(self.name):
                     return
                 logger.warning(
-                    "Redis is older than this agent: it lost what it had acknowledged; this agent gives its sites back "
-                    "and starts over"
+                    "Redis was restored to an earlier state and lost acknowledged data; returning all sites "
+                    "and starting over"
                 )
                 self._lost()
                 await self._queue.part(self.name)
@@ -193,12 +185,11 @@ class Session:
     # --- loops ---
 
     async def keep(self, loop: Loop) -> None:
-        """Run a loop until it ends or the agent stops: a server that is away, or cannot do it now, is waited for.
+        """Run a loop until it ends or the agent stops; retry while Redis is away or full.
 
-        Raised is what lasts: a RedisError that says that we may not, or that a key is of the wrong kind, and whatever
-        is none, as BrokenRecordError.
+        Raises permanent Redis errors and all others.
         """
-        # Well within the one lease time that the first to return gives everybody.
+        # Well within the lease time that others get after an outage.
         back_off = BackOff(min(LONGEST_BACK_OFF_SECONDS, self._options.lease_seconds / 3))
         while not self.stopping.is_set():
             try:
@@ -215,21 +206,21 @@ class Session:
                 await self.pause(back_off.next())
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, but not beyond the agent's end."""
+        """Sleep until the agent stops."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), seconds)
 
     def say_away(self, error: Exception) -> None:
-        """The server does not answer, or has no memory left: logged once."""
-        if not self._told_away:
-            self._told_away = True
+        """Log once that Redis is away or full."""
+        if not self._logged_away:
+            self._logged_away = True
             trouble = "full" if connection.is_full(error) else "away"
             logger.warning("Redis is %s (%s); waiting for it, finished pages are kept", trouble, error)
 
     def say_back(self) -> None:
-        """It answered."""
-        if self._told_away:
-            self._told_away = False
+        """Log once that Redis is back."""
+        if self._logged_away:
+            self._logged_away = False
             logger.warning("Redis is back")
 
 
@@ -239,5 +230,5 @@ def now_ms() -> int:
 
 
 def _boottime() -> float:
-    """Seconds on a clock that goes on while the machine is suspended."""
+    """Includes suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,8 +1,4 @@
-"""A slot: one leased site in this agent's hand, from lease to leave.
-
-It knows its frontier, its robots rules, when it may next be asked, and what of it still has to be published.
-It talks to nobody; crawler/agent/agent.py moves it.
-"""
+"""One leased site: frontier, robots rules, next request time, unpublished records."""
 
 from __future__ import annotations
 
@@ -40,121 +36,115 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agent")
 
-# Turns of a site that may be an alias before it is compared for the first time. Five pages that both sites have prove
-# it, and among the first ones are those of its menu, which the other site has loaded first too.
+# Turns before a possible alias is compared first. Five common pages prove it, and both sites load their menu's pages
+# first.
 COMPARED_PAGES = 20
 
-# Redirects one behind the other that are looked through for one that was cut off.
+# Redirects in a row that are searched for a truncated chain.
 MOST_LOOKED_BEHIND: Final = 20
 
 
 class Packed(NamedTuple):
-    """Finished pages and the frontier as it was when they were taken."""
+    """Finished pages, with the frontier at that time."""
 
     seq: int
     records: list[tuple[bytes, bytes]]
-    snapshot: Snapshot | None  # None: no checkpoint goes along
+    snapshot: Snapshot | None  # None: without a checkpoint
     fold: bool
-    whole: bool  # the snapshot is of a slot that has ended and waits for nothing: nothing comes after it
+    whole: bool  # the final snapshot of an ending lease
     root: str
     delay_ms: int
     rests_until_ms: int
-    known: int | None  # of the site's URLs, by then; None: another work than loading does not say
-    done: int  # of these, have had their turn
+    known: int | None  # known URLs of the site; None: not reported by other jobs than crawling
+    done: int  # of these, turns ended
     done_hash: int
-    left_out: str  # URLs that bounds leave out (crawler.left_out.to_text)
-    given: int  # entries of paths from outside that the snapshot has
-    sends_back: bool  # the site is to be opened again for pages of the records
+    left_out: str  # number of URLs by limit (crawler.left_out.to_text)
+    given: int  # entries of paths from outside in the snapshot
+    sends_back: bool  # reopen the site for pages of the records
 
 
 @dataclass(eq=False, slots=True)
 class SiteLease:
-    """One site in hand. Times are seconds of the event loop's clock unless said otherwise."""
+    """One leased site. Times are seconds of the event loop's clock unless noted."""
 
     leased: Leased
     frontier: Frontier
-    paths_seen: int  # entries of paths from outside that the frontier has taken in and the server still keeps
-    site_session: SiteSession  # what its requests wear
-    least_delay: float  # seconds from one request's start to the next, whatever robots.txt says
-    connections: int = 1  # requests at a time
-    rules: Rules | None = None  # None: robots.txt is still to be read
+    paths_seen: int  # entries of paths from outside in the frontier that the server still has
+    site_session: SiteSession  # headers and cookies of its requests
+    least_delay: float  # seconds between request starts, before robots.txt
+    connections: int = 1  # concurrent requests
+    rules: Rules | None = None  # None: robots.txt is not yet read
     rules_read_at: float = 0.0
-    robots_hop: str = ""  # where robots.txt was redirected to, still to be read
+    robots_hop: str = ""  # redirect target of robots.txt, not yet fetched
     robots_hops: int = 0
-    delay: float = 0.0  # the same, with what robots.txt says; set with the rules
-    sitemaps: frozenset[str] = (
-        frozenset()
-    )  # canonical paths of those that robots.txt names; set with the rules
-    window: Window | None = None  # in which pages may be fetched; set with the rules
-    timeouts: SiteTimeouts | None = None  # how long it is waited for; None: as long as the settings say
-    traps: Traps | None = None  # None: they are not looked for
-    # Paths that redirects of this site led to, and how many one behind the other; forgotten with the lease.
+    delay: float = 0.0  # least_delay or Crawl-delay; set with the rules
+    sitemaps: frozenset[str] = frozenset()  # canonical paths from robots.txt; set with the rules
+    window: Window | None = None  # when pages may be fetched; set with the rules
+    timeouts: SiteTimeouts | None = None  # None: the timeouts of the settings
+    traps: Traps | None = None  # None: no trap detection
+    # Redirect targets of this site and the length of their chain; forgotten with the lease.
     redirects: dict[str, int] = field(default_factory=dict)
-    # Paths whose own redirect was not followed, since so many came before; forgotten with the lease too.
+    # Paths whose redirect was not followed because the chain was too long; forgotten with the lease.
     cut_redirects: dict[str, int] = field(default_factory=dict)
-    walls: Walls | None = None  # None: no page of it has redirected yet
-    day: SiteDay | None = None  # what it may still be asked for today; None: as much as one likes
-    watch: SiteWatch | None = None  # what it sees of the site's health; None: nothing yet
-    load: SiteLoad | None = None  # what it sees of the site's load; None: nothing yet
+    walls: Walls | None = None  # None: no page has redirected yet
+    day: SiteDay | None = None  # daily budget; None: unlimited
+    watch: SiteWatch | None = None  # observed health; None: nothing yet
+    load: SiteLoad | None = None  # observed load; None: nothing yet
     started_at: float = 0.0  # of the last request
-    due: float = 0.0  # its next turn; 0: it is not among the ready
-    rests_until: float = 0.0  # nothing is sent before, whatever is due; only ever raised
-    rests_until_ms: int = 0  # the same by the server's clock
-    # Set at its end, by the server's clock: no agent asks the site before, once it was given back.
+    due: float = 0.0  # time of the next request; 0: not scheduled
+    rests_until: float = 0.0  # end of the back-off; only ever raised
+    rests_until_ms: int = 0  # the same on the server's clock
+    # Set when the lease ends: no agent may fetch before (server time).
     free_at_ms: int = 0
     in_flight: int = 0
-    # Pages of which the engine has not processed all that `parse` gave: it may yet give links.
+    # Pages whose `parse` output is not fully processed; they may yield links.
     parsing: int = 0
-    lost: bool = False  # the lease is another's: results are dropped
-    ending: Ending | None = None  # not None: nothing more is fetched, leave when all is published
-    due_ms: int = 0  # for an ending `later` or `returned`, server's time; 0: at once
-    address: str = ""  # where the site's name led at the lease; empty: nowhere, or not asked
+    lost: bool = False  # the lease has expired: results are dropped
+    ending: Ending | None = None  # set: fetch nothing more, leave once all is published
+    due_ms: int = 0  # for `later` or `returned`, server time; 0: at once
+    address: str = ""  # resolved at the lease; empty: unresolved
     robots: str = ""  # checksum of robots.txt, to find aliases; set with the rules
-    root: str = ""  # what an alias has in common with the site (root_marks), once
-    to_compare: int | None = (
-        None  # turns until it goes back to be compared with the site that it may be an alias of
-    )
-    detail: str = ""  # the address for an ending `parked`
+    root: str = ""  # marks of the root page (root_marks), to find aliases; sent once
+    to_compare: int | None = None  # turns left until it is returned for an alias comparison
+    detail: str = ""  # the address, for `parked`
     reason: str = ""
-    out_links: OutLinks | None = None  # None: no page's links were looked at yet
-    checkpointed: bool = False  # an ending slot's whole checkpoint was sent
-    own_requests: deque[Request] | None = None  # a user's, and what middlewares put in another's place
-    batch: RecheckBatch | None = None  # what recheck or revive asks of it, in the order of the frontier
-    next_due_ms: int = 0  # when the site is due for that again, server's time; 0: not by what is known
-    # Links of its own that another work than loading found, with their depth, to be offered to loading.
+    out_links: OutLinks | None = None  # None: no links parsed yet
+    checkpointed: bool = False  # the final checkpoint of an ending lease was sent
+    own_requests: deque[Request] | None = None  # own requests and substitutes
+    batch: RecheckBatch | None = None  # pages to recheck or revive, in frontier order
+    next_due_ms: int = 0  # next due time of that job, server time; 0: unknown
+    # Links to itself found by other jobs than crawling, with depth; offered to crawling.
     offers: dict[str, int] = field(default_factory=dict)
-    sends_back: bool = False  # pages of the records not yet packed are to be loaded again
-    row: FailureRow = field(
-        default_factory=FailureRow
-    )  # URLs that failed since the last success, in this lease
-    silent: set[tuple[str, int]] = field(default_factory=set)  # that gave no answer since the last one
-    on_trial: bool = False  # a trial is under way, or next
-    given_up: tuple[int, str] | None = None  # status and error that each page left has failed with
-    probe_pages: int | None = None  # turns until it goes back, where it was leased for a probe only
+    sends_back: bool = False  # unpacked records contain pages to load again
+    row: FailureRow = field(default_factory=FailureRow)  # URLs failed since the last success
+    silent: set[tuple[str, int]] = field(default_factory=set)  # unanswered since the last response
+    on_trial: bool = False  # a trial is under way or next
+    given_up: tuple[int, str] | None = None  # status and error for all remaining pages
+    probe_pages: int | None = None  # turns left, if leased for a probe
     seq: int = 0
     records: list[tuple[bytes, bytes]] = field(default_factory=list)  # finished, not yet sent
-    packed: Packed | None = None  # taken from `records`, with the frontier as it was then
-    delivery: Delivery | None = None  # made of it; sent or being sent, not yet acknowledged
+    packed: Packed | None = None  # taken from `records`, with its frontier snapshot
+    delivery: Delivery | None = None  # encoded from `packed`; not yet acknowledged
 
     @property
     def site(self) -> str:
-        """The site's name."""
+        """The site's URL without a path."""
         return self.leased.site
 
     @property
     def has_room(self) -> bool:
-        """Whether one more request may be under way; robots.txt is read alone."""
+        """Whether another request may start; robots.txt is fetched alone."""
         alone = self.rules is None or self.robots_hop
         return self.in_flight < (1 if alone else self.connections)
 
     @property
     def free_at(self) -> float:
-        """When the site may be asked again."""
+        """Earliest time of the next request."""
         return max(self.started_at + self.delay, self.rests_until)
 
     @property
     def busy(self) -> bool:
-        """Whether an answer, or the end of a `parse`, is still to come."""
+        """Whether a response or `parse` is outstanding."""
         return bool(self.in_flight or self.parsing)
 
     @property
@@ -164,23 +154,23 @@ class SiteLease:
 
     @property
     def unpublished(self) -> int:
-        """Records that the stream does not have for certain: of finished pages, and of the site's load."""
+        """Number of unacknowledged records."""
         return len(self.records) + (len(self.packed.records) if self.packed else 0)
 
     @property
     def untold(self) -> bool:
-        """Whether it saw something of the site's load that is to be told before it goes."""
+        """Whether load samples are unpublished."""
         return self.load is not None and self.load.tells
 
     @property
     def loads(self) -> bool:
-        """Whether it was leased to be loaded, and not for another work."""
+        """Whether the lease is for crawling."""
         return self.leased.work == "site"
 
     def add_found(self, paths: Iterable[str], depth: int, redirects: int = 0) -> int:
-        """Links of the site, as written, into its frontier, but for those into a trap; how many new pages there were.
+        """Add links as written, except into traps. Returns the number of new pages.
 
-        `redirects` lead to them one behind the other. What another work finds is offered to loading.
+        `redirects` led to them in a row. Other jobs offer their links.
         """
         if not self.loads:
             for path in paths:
@@ -188,13 +178,13 @@ class SiteLease:
             return 0
         if self.redirects or self.cut_redirects:
             paths = list(paths)
-            # Of a page's many links those in their canonical spelling will do, until something was cut off.
+            # Usually the canonical spelling suffices; after a truncated chain all are compared.
             exact = redirects or self.cut_redirects
             self._shorten(list(map(page_of, paths)) if exact else paths, redirects)
         return self.frontier.add(paths, depth, self.traps.leads_in if self.traps else None)
 
     def _shorten(self, paths: list[str], redirects: int) -> None:
-        """No more redirects than these lead to the paths: what is behind them and was cut off goes on."""
+        """A shorter redirect chain may continue a truncated one."""
         for path in self.redirects.keys() & paths:
             self.redirects[path] = min(redirects, self.redirects[path])
         for path in paths if self.cut_redirects else ():
@@ -207,28 +197,28 @@ class SiteLease:
                 self.frontier.ask_again(following)
 
     def add_of_copy(self, original: str, paths: Iterable[str], depth: int) -> None:
-        """Links of a copy of a page, which are tried. Of another work than loading none is followed."""
+        """Add links of a copy; other jobs ignore them."""
         if self.loads:
             self.frontier.add_of_copy(original, paths, depth, self.traps.leads_in if self.traps else None)
 
     def leave_out(self, reason: Reason, urls: Iterable[str]) -> None:
-        """A bound leaves these URLs out: as `Frontier.leave_out`. Of another work than loading nothing is counted."""
+        """As `Frontier.leave_out`; other jobs ignore it."""
         if self.loads:
             self.frontier.leave_out(reason, urls)
 
     def add_sitemaps(self, paths: Iterable[str], depth: int, indexes: int, redirects: int = 0) -> None:
-        """Sitemaps of the site into its frontier, named behind so many indexes; known as such until they are loaded."""
+        """Add sitemaps below `indexes` sitemap indexes."""
         paths = list(paths)
         self.add_found(paths, depth, redirects)
         if self.loads:
             self.frontier.name_sitemaps(paths, indexes)
 
     def indexes_before(self, turn: Turn) -> int | None:
-        """Behind how many indexes the page was named as a sitemap; None: it was not."""
+        """Sitemap indexes above the page. Returns None for other pages."""
         return 0 if turn.path in self.sitemaps else self.frontier.indexes_before(turn)
 
     def take_given(self, entries: Iterable[str]) -> list[str]:
-        """Paths from outside into its frontier; the words of them that are no path."""
+        """Add paths from outside. Returns the invalid ones."""
         bad: list[str] = []
         for entry in entries:
             given = read_entry(entry)
@@ -240,17 +230,17 @@ class SiteLease:
         return bad
 
     def begin_comparison(self, first: str = "") -> None:
-        """It may be another site, `first`, under a second name: it goes back after some pages, to be compared.
+        """Return the site after some turns: it may be an alias of `first`.
 
-        After as many as it has by now, and some at least: a large site is not held up all the time.
+        After as many turns as it has pages, so that large sites are rarely interrupted.
         """
         if self.to_compare is None:
             self.to_compare = max(COMPARED_PAGES, self.frontier.published)
             if first:
-                logger.info("%s may be %s under a second name: their pages are compared", self.site, first)
+                logger.info("site %s: may be an alias of %s, comparing their pages", self.site, first)
 
     def visit(self, seen: LoadSample) -> Visit:
-        """The record of what it saw of the site's load in an hour."""
+        """The record of an hour's load."""
         return Visit(
             site=self.site,
             hour=seen.hour,
@@ -262,7 +252,7 @@ class SiteLease:
         )
 
     def pack(self) -> Packed:
-        """What is to be sent next: the same until `delivered`."""
+        """The next delivery's content, unchanged until `delivered`."""
         if self.packed is None:
             self.seq += 1
             snapshot, fold = self._checkpoint()
@@ -278,7 +268,7 @@ class SiteLease:
         return self.packed
 
     def seal(self, packed: Packed) -> Delivery:
-        """The delivery of what `pack` gave; takes time for a large site, and touches nothing but its argument."""
+        """Encode a delivery; pure, may run in a thread."""
         delta = encode(packed.snapshot) if packed.snapshot else b""
         leased = self.leased
         return Delivery(
@@ -300,7 +290,7 @@ class SiteLease:
         )
 
     def delivered(self) -> None:
-        """The stream has what `pack` gave."""
+        """The stream acknowledged it."""
         assert self.packed is not None
         if self.packed.root:
             self.root = ""
@@ -310,9 +300,9 @@ class SiteLease:
 
     def _checkpoint(self) -> tuple[Snapshot | None, bool]:
         if not self.loads:
-            return None, False  # it has none
+            return None, False  # other jobs have no checkpoint
         if self.ending == "finished":
-            return self.frontier.changes(), False  # the agent may die before it has left
+            return self.frontier.changes(), False  # the agent may crash before it leaves
         if self.ending is not None or self.frontier.wants_fold():
             return self.frontier.everything(), True
         return self.frontier.changes(), False

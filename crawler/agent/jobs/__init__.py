@@ -1,9 +1,7 @@
-"""The works beside loading: one file says what a work asks of a leased site, and what it makes of the answers.
+"""The jobs of an agent other than crawling: select pages, handle responses.
 
-All that holds for loading holds for them: lease and token, robots.txt, the pause between two requests, rests, the
-address guard, the outbox with its spool. A work fills a slot's frontier with the pages it wants asked, dresses each
-request, and is given the answer or the error; it ends each turn, or sets it back for another try. It opens no database:
-what it must know of pages comes packed (crawler.queue.batches), and what it learns goes out as records.
+Leases, robots.txt, delays and back-off work as for crawling. Input comes packed (crawler.queue.batches), output is
+records.
 """
 
 from __future__ import annotations
@@ -25,46 +23,44 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """One work of one agent. Whatever it is called with belongs to a slot of its own; nothing here may raise."""
+    """One job of one agent. Its methods must not raise."""
 
-    # Whether its sites come with an asking: then none is leased before a coordinator has packed one.
+    # Whether its sites come with a batch that a coordinator packs.
     packed: bool
 
     def __init__(self, agent: Agent, visits: PageFetcher) -> None: ...
 
     def begin(self, lease: SiteLease, packed: bytes) -> None:
-        """A site was leased: put the paths to ask into `lease.frontier`; none, and it goes back at once."""
+        """Add paths to `lease.frontier`; without any, the site is returned."""
 
     def request(self, lease: SiteLease, turn: Turn, request: Request) -> Request:
-        """The page's request as this work wants it sent: method, headers."""
+        """Set method and headers."""
 
     def answered(self, lease: SiteLease, turn: Turn, response: Response) -> Any:
-        """An answer of any status came; where it asks for a rest, the site rests already.
+        """Handle a response of any status; its back-off is active.
 
-        Ends the turn (`visits.finish`) or gives it another (`visits.again`). What it returns goes to the engine, as
-        from a spider's callback.
+        Call `visits.finish` or `visits.again`. The result goes to the engine, like a callback's.
         """
 
     def unanswered(
         self, lease: SiteLease, turn: Turn, status: int, error: str, times: dict[str, Any]
     ) -> None:
-        """No answer came (`status` is negative: crawler.fetch.errors), or robots.txt forbids the page.
+        """Handle an error (negative `status`) or a disallowed page.
 
-        `times` is the meta of the request, with the times of the stages it came through. Ends the turn as above.
+        `times` is the request's meta with stage timings.
         """
 
     def shut(self, lease: SiteLease, status: int, error: str) -> None:
-        """robots.txt could not be had, so no page may be asked, or nobody answers there any more: ends every turn.
+        """End every turn: the site is unavailable.
 
-        The site's rest has begun already, but where the site gave no answer, or no whole one
-        (crawler.agent.politeness.shuts), or no request can be made: there is none then.
+        No back-off is active if crawler.agent.politeness.shuts, or without a request.
         """
 
     def next_due(self, lease: SiteLease) -> float:
-        """When the site is due for this work again, by the server's clock in seconds; 0.0: not by this lease."""
+        """When the site is due again (server time, s); 0.0: not due."""
 
 
-# A new work is one file and one line; its spider is a file in crawler/spiders.
+# A new job needs one file and one line here; its spider is a file in crawler/spiders.
 CLASSES: dict[Name, str] = {
     "recheck": "crawler.agent.jobs.recheck.Recheck",
     "revive": "crawler.agent.jobs.recheck.Revive",
@@ -72,11 +68,11 @@ CLASSES: dict[Name, str] = {
 
 
 def make(name: Name, agent: Agent, visits: PageFetcher) -> Work:
-    """The work of this name for one agent."""
+    """The job of this name."""
     work: Work = load_object(CLASSES[name])(agent, visits)
     return work
 
 
 def is_packed(name: Name) -> bool:
-    """Whether sites are leased for this work only with an asking."""
+    """Whether this job's sites need a batch."""
     return name in CLASSES and bool(load_object(CLASSES[name]).packed)

@@ -1,10 +1,6 @@
-"""The work `status` of one agent: sites that are due are leased in batches, checked, told of and given back in batches.
+"""Job `status` of one agent: leases due sites, checks them and publishes the results, all in batches.
 
-It has slots of its own, and a check has no frontier and no checkpoint: what it found goes into the results stream in
-the call that ends its lease and sets when the site is due again. So a site costs one lease and one hand-in, shared with
-many others, and its own requests. A check that takes long gives up its slot to a quick one and goes on among the slow
-ones: what hangs holds up nobody. While Redis is away what was found waits; it is told also where the lease was lost
-meanwhile, for it was seen.
+A result is published in the call that ends its lease, even if the lease was lost. Slow checks free their slot.
 """
 
 from __future__ import annotations
@@ -51,40 +47,35 @@ if TYPE_CHECKING:
     from crawler.records import SiteHealth, Work
 
 
-# ------------------------------------------------------------------------------------------------------------
-# One check of one site (paper 002): its robots.txt where that is not known, its first page, and what it leads to.
-#
-# Asks as politely as loading does: robots.txt first and obeyed, the pause between two requests, no try more than
-# STATUS_TRIES, none at all of a site that asks for a rest. What it met is judged by crawler.status.health. It knows
-# nothing of leases and Redis; it never raises for what a site does.
+# --- One check of one site ---
 
 
 logger = logging.getLogger("agent")
 
-# Redirects that are followed within the site, of robots.txt and of a page.
+# Redirects followed within the site, for robots.txt and pages.
 HOPS = 5
-# Of a path that is remembered as one that robots.txt allows.
+# Longest path that is cached as allowed.
 LONGEST_KEPT = 200
-# All checks share one download slot, which holds nothing back.
+# All checks share one download slot without a delay.
 META: dict[str, Any] = {**PAGE_META, "download_slot": CHECKS}
-# The worst first.
+# Worst first.
 _WORST: tuple[SiteHealth, ...] = ("disconnected", "error", "delayed", "normal")
 
 
 class RobotsCache(NamedTuple):
-    """What robots.txt said of the pages that are asked, kept with the site from check to check."""
+    """What robots.txt allows for the checked pages."""
 
-    until: float  # server's seconds; then it is read anew
-    delay: float  # seconds between two requests
-    agent: str  # the name that it was read for
-    paths: tuple[str, ...]  # that may be asked: the first page, and where it leads by redirects
+    until: float  # expiry, server time in seconds
+    delay: float  # seconds between requests
+    agent: str  # the user agent it was read for
+    paths: tuple[str, ...]  # allowed paths: the first page and its redirects
 
     def __str__(self) -> str:
         return " ".join((str(int(self.until)), f"{self.delay:g}", self.agent, *self.paths))
 
     @classmethod
     def read(cls, text: str) -> RobotsCache | None:
-        """What `str` gave; None for anything else."""
+        """Returns None when the text is invalid."""
         try:
             until, delay, agent, *paths = text.split(" ")
             return cls(float(until), float(delay), agent, tuple(paths))
@@ -94,30 +85,30 @@ class RobotsCache(NamedTuple):
 
 @dataclass(slots=True)
 class Met:
-    """What one page's last try brought."""
+    """One page's last try."""
 
     path: str
     status: int
     tries: int = 1
     response: Response | None = None
     error: str = ""
-    seconds: float | None = None  # until the answer's head; None: none came
+    seconds: float | None = None  # until the response headers; None: no response
     times: dict[str, Any] | None = None
-    at_ms: int = 0  # when the answer, or its absence, was there
-    address: str = ""  # of whoever answered
+    at_ms: int = 0  # time of the response or failure
+    address: str = ""  # of the responding server
     health: SiteHealth | None = None
 
 
 class Found(NamedTuple):
-    """What a check came to."""
+    """The result of a check."""
 
-    health: Health | None  # None: the site could not be asked, and nothing is known of it
-    permit: RobotsCache | None  # what is to be kept
-    closed_seconds: float = 0.0  # robots.txt lets nobody in for so long
+    health: Health | None  # None: the site was not requestable, its health is unknown
+    permit: RobotsCache | None  # to be cached
+    closed_seconds: float = 0.0  # robots.txt closes the site for this long
 
 
 class Asker(NamedTuple):
-    """What all checks of an agent share."""
+    """Shared by all checks of an agent."""
 
     crawler: Crawler
     options: Options
@@ -126,11 +117,11 @@ class Asker(NamedTuple):
 
 
 class NotAskedError(Exception):
-    """The lease may have run out, or the site's day has nothing left: the rest of the check is for later."""
+    """The lease may have expired, or the daily budget is used up."""
 
 
 class SiteCheck:
-    """One site's check; `run` once."""
+    """One site's check (paper 002): robots.txt, then the first page, its redirects and links."""
 
     def __init__(
         self,
@@ -142,13 +133,13 @@ class SiteCheck:
         may_send: Callable[[], bool],
         day: SiteDay | None = None,
     ) -> None:
-        """`may_send` is asked right before each request leaves; `day` None: the site's days are not capped."""
-        self.last_asked = 0.0  # loop's time of the last request; 0: none was sent
-        self.delay = delay  # between two requests, with what robots.txt asks for
+        """`may_send` is called before each request; `day` None: no daily limit."""
+        self.last_asked = 0.0  # loop time of the last request; 0: none
+        self.delay = delay  # seconds between requests, including Crawl-delay
         self._asker = asker
         self._options = asker.options
         self._site = site
-        self._dress = site_session
+        self._site_session = site_session
         self._least_delay = delay
         self._allowed = may_send
         self._day = day
@@ -157,12 +148,12 @@ class SiteCheck:
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> Found:
-        """Ask, and judge; NotAskedError where the lease may have run out, or the site's day is used up."""
+        """Raises NotAskedError if the lease may have expired or the daily budget is used up."""
         read: Met | None = None
         if not self._knows_permit() or self._options.status_depth:
             read = await self._read_robots()
             if self._rules is None:
-                return Found(self._told([self._judged(read)]), None)
+                return Found(self._record([self._judged(read)]), None)
         assert self._permit is not None
         self.delay = max(self._least_delay, self._permit.delay)
         window = self._rules.window if self._rules else None
@@ -172,8 +163,8 @@ class SiteCheck:
             met = await self._ask_pages()
         else:
             met = [self._robots_alone(read or await self._ask_robots())]
-        # Without the hours of its visits a permit would be half of what robots.txt says.
-        return Found(self._told(met), self._permit if window is None else None)
+        # Visiting hours are not part of the cache entry.
+        return Found(self._record(met), self._permit if window is None else None)
 
     # --- robots.txt ---
 
@@ -182,32 +173,34 @@ class SiteCheck:
         return (
             permit is not None
             and permit.until > self._asker.server_time()
-            and permit.agent == self._dress.user_agent
+            and permit.agent == self._site_session.user_agent
         )
 
     async def _read_robots(self) -> Met:
-        """Know what may be asked; `_rules` stay None where nothing may be, since robots.txt cannot be had."""
+        """`_rules` stays None if robots.txt is unavailable."""
         met = await self._ask_robots()
         body = met.response.body if met.response is not None else b""
         if met.response is not None and policy.LOSSES.intersection(met.response.flags):
-            met.status, met.error = CUT_SHORT, "robots.txt is cut short or damaged"
+            met.status, met.error = CUT_SHORT, "robots.txt is truncated or damaged"
         rules = policy.rules(
-            met.status, body, self._site, self._dress.user_agent, self._options.robots_max_bytes
+            met.status, body, self._site, self._site_session.user_agent, self._options.robots_max_bytes
         )
         if not rules.available:
             return met
         self._rules = rules
-        asked = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
+        delay = min(rules.crawl_delay or 0.0, self._options.max_crawl_delay_seconds)
         until = self._asker.server_time() + self._options.robots_lifetime_seconds
         paths = ("/",) if self._rules_allow("/") else ()
-        self._permit = RobotsCache(until, asked, self._dress.user_agent, paths)
+        self._permit = RobotsCache(until, delay, self._site_session.user_agent, paths)
         return met
 
     def _rules_allow(self, path: str) -> bool:
-        return self._rules is not None and self._rules.allows(self._site + path, self._dress.user_agent)
+        return self._rules is not None and self._rules.allows(
+            self._site + path, self._site_session.user_agent
+        )
 
     async def _may_hop(self, path: str) -> bool:
-        """Whether a redirect may be followed; robots.txt is read for it where it has not said so before."""
+        """Whether a redirect may be followed."""
         assert self._permit is not None
         if path in self._permit.paths:
             return True
@@ -235,7 +228,7 @@ class SiteCheck:
         return met
 
     def _robots_alone(self, met: Met) -> Met:
-        """The verdict where nothing but robots.txt may be asked: that it answers is all that can be known."""
+        """With all pages disallowed, only a response is known."""
         if met.status >= 0 and met.status < 500 and met.status != 429:
             met.status = ROBOTS_DENIED
         return self._judged(met)
@@ -243,7 +236,7 @@ class SiteCheck:
     # --- pages ---
 
     async def _ask_pages(self) -> list[Met]:
-        """The first page, and breadth first what it leads to, as far as that is asked for."""
+        """The first page and links up to STATUS_DEPTH."""
         met = [await self._page("/")]
         level, seen = met, {"/"}
         for _ in range(self._options.status_depth):
@@ -282,7 +275,7 @@ class SiteCheck:
     # --- one request ---
 
     async def _tried(self, path: str, ask: Callable[[str], Awaitable[Met]]) -> Met:
-        """Up to STATUS_TRIES tries, until one is beyond doubt."""
+        """Up to STATUS_TRIES tries."""
         for number in range(1, self._options.status_tries + 1):
             if number > 1:
                 await asyncio.sleep(self._options.retry_delay_seconds)
@@ -299,13 +292,13 @@ class SiteCheck:
             await asyncio.sleep(wait)
         context = FetchContext(self._may_send)
         request = Request(url, meta={**META, KEY: context}, dont_filter=True)
-        self._dress.apply(request)
+        self._site_session.apply(request)
         self._count_request()
         self.last_asked = self._loop.time()
         try:
             response = await engine.download(self._asker.crawler, request)
         except Exception as error:
-            # Held back, or the agent ends; a body that is too large is the site's doing.
+            # Held back, or the agent stops; an oversized body is a result.
             cancelled = isinstance(error, DownloadCancelledError) and not isinstance(error, TooLargeError)
             status = status_code_of(error)
             if cancelled or (status == OTHER and not self._may_send()):
@@ -314,7 +307,7 @@ class SiteCheck:
         finally:
             if self._day is not None:
                 self._day.count(0, context.received)
-        self._dress.take_in(response)
+        self._site_session.take_in(response)
         met = Met(path, response.status, response=response, times=response.meta, at_ms=_now_ms())
         met.seconds = response.meta.get("download_latency")
         met.address = str(response.ip_address or "")
@@ -328,7 +321,7 @@ class SiteCheck:
         self._day.count(1, 0)
 
     def _may_send(self) -> bool:
-        """Asked when the request is about to leave: from then on the pause counts."""
+        """Called right before sending; the delay counts from here."""
         self.last_asked = self._loop.time()
         return self._allowed()
 
@@ -343,12 +336,12 @@ class SiteCheck:
     def _health(self, met: Met) -> SiteHealth | None:
         pattern = self._error_words(met)
         if pattern:
-            met.error = f"its text has {pattern[:100]!r}"
+            met.error = f"its text contains {pattern[:100]!r}"
         limit = self._options.status_delay_seconds
         return health_of(met.status, met.seconds, limit, looks_broken=bool(pattern))
 
     def _error_words(self, met: Met) -> str:
-        """What of STATUS_ERROR_PATTERNS stands in a page that answers 2xx; empty: nothing."""
+        """The match of STATUS_ERROR_PATTERNS; empty: none."""
         patterns, response = self._options.error_pages, met.response
         if not patterns or not isinstance(response, TextResponse) or not 200 <= response.status < 300:
             return ""
@@ -359,8 +352,8 @@ class SiteCheck:
         met.health = self._health(met)
         return met
 
-    def _told(self, met: list[Met]) -> Health | None:
-        """The record: of the page that fared worst, the first of several."""
+    def _record(self, met: list[Met]) -> Health | None:
+        """The record of the worst page."""
         judged = [one for one in met if one.health is not None]
         if not judged:
             return None
@@ -382,9 +375,9 @@ class SiteCheck:
 
 
 def _take_for_own(met: Met, own: Met) -> None:
-    """Let what another site said of robots.txt stand for what this one says; `own` is this one's last answer."""
+    """Use another site's robots.txt; `own` is this site's last response."""
     if met.status < 0:
-        # Another's silence, or another's address that nobody may visit: the pages lie here.
+        # The redirect's target is unreachable or forbidden, but the pages are on this site.
         met.status = OTHER
     met.seconds, met.times, met.address = own.seconds, own.times, own.address
 
@@ -394,24 +387,24 @@ def _now_ms() -> int:
 
 
 CHECKING: Work = "status"
-# Sites asked for in one lease call, and handed in by one.
+# Sites per lease call and per hand-in call.
 LEASE_AT_A_TIME = HAND_IN_AT_A_TIME = 64
-# Fewer free slots than these are not worth a call.
+# Fewer free slots are not worth a call.
 LEAST_AT_A_TIME = 16
-# A check that takes longer gives up its slot to a quick one.
+# A longer check frees its slot for quick ones.
 SLOW_SECONDS = 1.0
-# With idle slots it is asked this often.
+# Interval of lease calls while slots are idle.
 ASK_SECONDS = 0.25
-# How often it is looked whether all sites have a due time, which a lost queue has not.
+# Interval for adding missing due times, which a lost queue lacks.
 ENROL_SECONDS = 5.0
-# Open files that are left to everything else.
+# Open files reserved for everything else.
 OTHER_FILES = 256
-# A site whose address has no place is asked again after this, one that was not asked at all as well.
+# Retry delay for a site whose address is busy or that was not requested.
 AGAIN_SECONDS = 1.0
 
 
 class Checking:
-    """One agent's checks. Its loops are `lease_loop` and `hand_in_loop`, kept by the session."""
+    """One agent's checks; the session runs `lease_loop` and `hand_in_loop`."""
 
     def __init__(
         self,
@@ -435,32 +428,32 @@ class Checking:
         self._user_agent = user_agent
         self._asker = Asker(crawler, options, session.server_time, max_url_length)
         self._running: dict[str, asyncio.Task[None]] = {}  # by site
-        self._slow: set[str] = set()  # of these
+        self._slow: set[str] = set()  # those of them that are slow
         self._least = max(1, min(LEAST_AT_A_TIME, options.status_slots // 4))
         self._slow_after = min(SLOW_SECONDS, options.status_delay_seconds)
         self._most_slow = min(options.status_slow_slots, _files())
-        self._done: list[HandedIn] = []  # found, and not yet handed in
+        self._done: list[HandedIn] = []  # results not yet handed in
         self._going: set[str] = set()  # their sites
-        self._enough = asyncio.Event()  # so many are done that they should not wait for their time
-        self._free = asyncio.Event()  # a slot has come free
+        self._enough = asyncio.Event()  # set when a batch of results is complete
+        self._free = asyncio.Event()  # set when a slot is free
         self._enrol_at = 0.0
-        self._losses = 0  # how often all leases were lost
-        # A lease call is to come or under way: what it gives is in nobody's list.
+        self._losses = 0  # number of times all leases were lost
+        # True while a lease call is due or under way; its sites are not listed yet.
         self._asking = True
 
     @property
     def busy(self) -> bool:
-        """Whether sites are in hand, or anything is still to be told."""
+        """Whether sites are leased or results unpublished."""
         return bool(self._asking or self._running or self._done)
 
     def holds(self, site: str) -> bool:
-        """Whether the site is in hand here, or on its way back."""
+        """Whether the site is leased here or being returned."""
         return site in self._running or site in self._going
 
     # --- coming ---
 
     async def lease_loop(self) -> None:
-        """Lease sites that are due, and check them."""
+        """Lease due sites and check them."""
         while not self._session.stopping.is_set():
             self._free.clear()
             await self._enrol()
@@ -470,7 +463,7 @@ class Checking:
                     await asyncio.wait_for(self._free.wait(), ASK_SECONDS)
 
     async def _enrol(self) -> None:
-        """Every site of the crawl gets a due time, once; those that are found later get theirs when they are."""
+        """Give every site a due time."""
         now = asyncio.get_running_loop().time()
         if now < self._enrol_at:
             return
@@ -479,7 +472,7 @@ class Checking:
 
     async def _lease(self) -> int:
         room = min(self._room, LEASE_AT_A_TIME)
-        # An engine that closes waits for all that is under way: with new checks always some would be.
+        # A closing engine waits for all requests: start no new checks.
         if room < self._least or not self._session.holds or engine.closing(self._asker.crawler):
             return 0
         self._asking = True
@@ -504,7 +497,7 @@ class Checking:
 
     @property
     def _room(self) -> int:
-        """Sites that may be taken now; none while what was found cannot be told, or too many hang."""
+        """0 while results cannot be published or too many checks are slow."""
         if len(self._slow) >= self._most_slow or len(self._done) >= self._options.spool_records:
             return 0
         return self._options.status_slots - (len(self._running) - len(self._slow))
@@ -522,7 +515,7 @@ class Checking:
 
     def _end(self, site: str, ended: asyncio.Task[None], timer: asyncio.TimerHandle) -> None:
         timer.cancel()
-        # After a loss the same site may have come again.
+        # After a loss the same site may be leased again.
         if self._running.get(site) is ended:
             del self._running[site]
             self._slow.discard(site)
@@ -553,7 +546,7 @@ class Checking:
         except (NotAskedError, RedisError, OSError, BrokenRecordError):
             due = began + AGAIN_SECONDS if day is None or not day.used_up() else day.tomorrow
         except Exception:
-            logger.exception("%s: its status could not be checked", leased.site)
+            logger.exception("site %s: status check failed", leased.site)
         rests_until = 0.0
         if check.last_asked and (left := check.last_asked + check.delay - loop.time()) > 0:
             rests_until = self._session.server_time() + left
@@ -572,7 +565,7 @@ class Checking:
             self._enough.set()
 
     async def _has_place(self, leased: Leased) -> bool:
-        """Take a place on the site's address, where the lease has not; True where it has none: the check will tell."""
+        """Reserve a slot of the address; True for unknown hosts, which the check reports."""
         try:
             address = min(await self._names.resolve(host_of(leased.site)))
         except CannotResolveHostError:
@@ -585,20 +578,20 @@ class Checking:
             return False
 
     def _may_send(self, losses: int) -> bool:
-        """Whether a lease that was had after so many losses holds for certain, and the agent goes on."""
+        """Whether a lease from after `losses` losses is valid."""
         return losses == self._losses and self._session.holds and not engine.closing(self._asker.crawler)
 
     # --- going ---
 
     async def hand_in_loop(self) -> None:
-        """Tell what was found and give the sites back, many at a time."""
+        """Publish results in batches."""
         while not self._session.stopping.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._enough.wait(), self._options.flush_seconds)
             await self.hand_in()
 
     async def hand_in(self) -> None:
-        """Everything that is done by now; a connection error leaves what is not handed in, and may be asked again."""
+        """Publish all results; after a connection error, call again."""
         self._enough.clear()
         if self._days is not None:
             await self._days.tell()
@@ -610,11 +603,11 @@ class Checking:
             self._session.say_back()
 
     def lose(self) -> None:
-        """All leases are others' now: nothing more is asked; what comes to questions under way is told all the same."""
+        """Invalidate all leases; results are still published."""
         self._losses += 1
 
     async def close(self, seconds: float) -> None:
-        """Wait for what is under way, so long at most; what was not asked to its end is asked by the next agent."""
+        """Wait at most `seconds` for running checks."""
         running = list(self._running.values())
         if running:
             _, late = await asyncio.wait(running, timeout=seconds)
@@ -624,6 +617,6 @@ class Checking:
 
 
 def _files() -> int:
-    """Slow checks that the process's open files allow, each with a socket."""
+    """Slow checks allowed by the limit of open files."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if most == resource.RLIM_INFINITY else max(1, (most - OTHER_FILES) // 2)
