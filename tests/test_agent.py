@@ -96,7 +96,7 @@ def test_a_site_that_is_down_rests_is_named_and_goes_on_when_due(place: Place, v
     with Farm(sites=2, pages=3, down=(1,), **PLAIN) as farm, Fleet(place, farm, valkey) as fleet:
         port, down = farm.port, farm.site(1)
         run = fleet.agent().wait().succeeded()
-        last = run.err[run.err.index("1 sites wait until later") :]
+        last = run.err[run.err.index("1 sites are due later") :]
         assert f"{down} until " in last
         assert "DownloadConnectionRefusedError" in last
         assert shown(place, valkey, down)["state"] == "later"
@@ -173,7 +173,7 @@ def test_what_is_no_path_of_a_site_is_left_out_and_told_once(place: Place, valke
         place.run("seed", site.root, REDIS_URL=valkey.url).succeeded()
         valkey.client.rpush(key(f"paths:{site.site}"), "trash", "/x\nmore trash", b"\xff", b"/\xff")
         run = place.crawl([], REDIS_URL=valkey.url).succeeded()
-        assert run.err.count("are no paths and left out") == 1
+        assert run.err.count("invalid paths left out") == 1
         assert f"site {site.site}: 3 invalid paths left out, the first is 'trash'; expected /…" in run.err
         assert set(site.pages) == {"/x", "/%EF%BF%BD"}
 

@@ -83,7 +83,7 @@ def test_seeds_outside_of_the_patterns_are_named(place: Place, farm: Farm) -> No
     assert said in run.err
     assert place.stored().keys() == {farm.seeds[0].rstrip("/")}
     seeded = place.run("seed", *outside[:2], SCOPE_EXCLUDE="//127.0.9")
-    seeded.refused(f"1 seeds are left out by SCOPE_INCLUDE or SCOPE_EXCLUDE: {outside[0]}", code=WRONG_CALL)
+    seeded.refused(f"1 seeds excluded by SCOPE_INCLUDE or SCOPE_EXCLUDE: {outside[0]}", code=WRONG_CALL)
     assert "0 sites added" in seeded.out and "2 seeds left out" in seeded.out
 
 

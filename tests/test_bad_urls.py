@@ -126,7 +126,7 @@ def test_stubborn_urls_hold_up_none_of_the_others(place: Place) -> None:
     with SmallSite(routes) as site:
         run = place.crawl([site.root], **GIVEN).succeeded()
         assert "backing off for" not in run.err
-        assert "wait until later" not in run.err
+        assert "are due later" not in run.err
         good = {path for path in ("/", *listed) if path not in bad}
         assert place.stored()[site.site] == {site.site + path for path in good}
         assert failed(place, site) == {
@@ -219,7 +219,7 @@ def test_a_site_of_which_every_page_fails_rests_after_few_requests(place: Place)
         ]
         names = [site.site for site in sites]
         run = place.crawl([name + page for name in names for page in pages], **GIVEN).stored_nothing()
-        assert "3 sites wait until later" in run.err
+        assert "3 sites are due later" in run.err
         assert [len(site.pages) for site in sites] == [IN_A_ROW] * 3
         assert sites[0].pages.total() == IN_A_ROW
         check_rests(run.err, sites, 60)
@@ -238,7 +238,7 @@ def test_a_site_that_gets_overloaded_rests_once_a_loaded_page_fails_too(place: P
     pages = [f"/{number}" for number in range(30)]
     with SmallSite({"/": at_first(links(*pages), BUSY), "*": BUSY, "/robots.txt": Reply(404)}) as site:
         run = place.crawl([site.root], **GIVEN).succeeded()
-        assert "1 sites wait until later" in run.err
+        assert "1 sites are due later" in run.err
         assert site.paths[-1] == "/", "the trial"
         assert site.pages.total() == 1 + IN_A_ROW + 1
 
@@ -270,7 +270,7 @@ def test_a_site_that_asks_for_a_rest_once_gets_it_as_a_whole(place: Place) -> No
         assert [site.paths for site in every] == [["/robots.txt", "/", "/0", "/1"]] * 6
         check_rests(run.err, [*sites.values()], 120)
         check_rests(run.err, [unsaid], 60)
-        assert "6 sites wait until later" in run.err
+        assert "6 sites are due later" in run.err
         place.run("site", "resume", *(site.site for site in every)).succeeded()
         place.crawl([], **GIVEN).succeeded()
         once = dict.fromkeys(("/", *pages), 1)

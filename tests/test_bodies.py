@@ -166,7 +166,7 @@ def test_rules_that_are_cut_short_close_their_site(tmp_path: Path, robots: Reply
     with SmallSite({"/robots.txt": robots, "*": links("/no", "/yes")}) as web, Place(tmp_path) as place:
         given = {"MAX_TRIES": 2, "SITE_PROBE_SECONDS": 0.01, "DOWNLOAD_FAIL_ON_DATALOSS": fails}
         runs = [place.crawl([web.root], **given).stored_nothing()]
-        if "is given up" not in runs[0].err:  # else the site was due again before the agent had ended
+        if "given up after" not in runs[0].err:  # else the site was due again before the agent had ended
             runs.append(place.crawl([], **given).stored_nothing())
         assert "given up after 2 attempts: robots.txt cannot be read" in runs[-1].err
         assert web.pages == {}

@@ -41,9 +41,11 @@ def test_a_site_that_never_answers_is_probed_and_then_given_up(tmp_path: Path) -
         seeds = [f"{NOBODY}/", f"{NOBODY}/a", f"{NOBODY}/b"]
         first = place.crawl(seeds, SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing()
         assert f"{NOBODY}: backing off for 0 s" in first.err
-        if "is given up" not in first.err:  # else the site was due again before the agent had ended
+        if "given up after" not in first.err:  # else the site was due again before the agent had ended
             assert outcomes(place) == {}
-            assert "is given up" in place.crawl([], SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing().err
+            assert (
+                "given up after" in place.crawl([], SITE_PROBE_SECONDS=0.01, MAX_TRIES=2).stored_nothing().err
+            )
         assert outcomes(place) == {("failed", -2): 3}
         assert place.rows("select distinct state, error like '%does not answer%' from pages") == [
             ("no_response_1", 1)
@@ -69,7 +71,7 @@ def test_a_site_that_cannot_be_asked_is_left_alone_longer_and_longer_and_then_gi
             place.run("site", "resume", web.site).succeeded()
         last = place.crawl([], **given).stored_nothing()
         assert f"site {web.site}: given up after 3 attempts: request failed to build" in last.err
-        assert "wait until later" not in last.err
+        assert "are due later" not in last.err
         assert web.paths == []
         assert outcomes(place) == {("failed", -13): 2}
         assert place.rows("select distinct error like 'request failed to build: %' from pages") == [(1,)]
@@ -92,9 +94,9 @@ def test_a_site_whose_robots_txt_never_ends_has_its_verdict(tmp_path: Path) -> N
     given = {"SITE_PROBE_SECONDS": 0.01, "MAX_TRIES": 2, "BODY_TIMEOUT_SECONDS": 0.3}
     with EndlessRobots({}) as web, Place(tmp_path) as place:
         run = place.crawl([web.root, f"{web.root}a"], **given).stored_nothing()
-        if "is given up" not in run.err:  # else the site was due again before the agent had ended
+        if "given up after" not in run.err:  # else the site was due again before the agent had ended
             run = place.crawl([], **given).stored_nothing()
-        assert "is given up" in run.err
+        assert "given up after" in run.err
         assert set(web.paths) == {"/robots.txt"}
         assert outcomes(place) == {("failed", -5): 2}
         assert place.rows("select distinct state from pages") == [("no_response_1",)]
@@ -106,9 +108,9 @@ def test_a_site_that_is_silent_where_its_robots_txt_leads_has_its_verdict(tmp_pa
     routes = {"/robots.txt": moved("/rules"), "/rules": text("", seconds=60)}
     with SmallSite(routes) as web, Place(tmp_path) as place:
         run = place.crawl([web.root], **given).stored_nothing()
-        if "is given up" not in run.err:  # else the site was due again before the agent had ended
+        if "given up after" not in run.err:  # else the site was due again before the agent had ended
             run = place.crawl([], **given).stored_nothing()
-        assert "is given up" in run.err
+        assert "given up after" in run.err
         assert set(web.paths) == {"/robots.txt", "/rules"}
         assert outcomes(place) == {("failed", -4): 1}
 
@@ -127,7 +129,7 @@ def test_a_site_that_dies_keeps_its_pages_until_they_have_their_verdict(tmp_path
         assert place.rows("select pending >= 60 from sites") == [(1,)]
         place.run("site", "resume", web.site).succeeded()
         last = place.crawl([], SITE_PROBE_SECONDS=600, MAX_TRIES=2).succeeded()
-        assert "is given up" in last.err
+        assert "given up after" in last.err
         assert outcomes(place).total() == 81
         assert {state for (state,) in place.rows("select state from pages where outcome = 'failed'")} == {
             "no_response_1"

@@ -271,7 +271,7 @@ def test_a_site_that_is_down_costs_the_others_nothing(place: Place) -> None:
     with Farm(sites=3, pages=4, kinds=(), names=(), down=(1,)) as farm:
         run = place.crawl(farm.seeds).succeeded()
         assert place.stored() == farm.expected()
-        assert "1 sites wait until later" in run.err
+        assert "1 sites are due later" in run.err
         assert farm.site(1) in run.err
         states = dict(place.rows("select site, state from sites"))
         assert states.pop(farm.site(1)) == "unfinished"

@@ -359,7 +359,7 @@ def test_a_page_in_whose_place_something_waits_is_none_of_the_spiders_own(
         overrides = {site.host: {"connections": 2}}
         run = crawl("waiting", site, DOWNLOAD_DELAY=0.5, SITE_OVERRIDES=overrides)
         assert site.pages == {"/": 1, "/busy": 1}
-        assert "requests of the spider's own" not in run.err
+        assert "of the spider's own requests" not in run.err
         assert outcomes(valkey) == {site.root: "stored"}
 
 

@@ -467,7 +467,7 @@ def test_own_requests_to_a_site_that_is_given_up_are_told_and_hold_up_nothing(
     with SmallSite(routes) as site:
         run = place.start_crawl([site.root], spider="detailer", REDIS_URL=valkey.url, **given, **own)
         run.wait(45).succeeded()
-        assert f"{site.site} is given up" in run.err
-        assert f"{site.site}: 2 requests of the spider's own were not sent" in run.err
+        assert f"{site.site}: given up after" in run.err
+        assert f"{site.site}: 2 of the spider's own requests not sent" in run.err
         assert site.pages == {"/": 1, "/own/0": 1}
         assert outcomes(valkey) == {site.root: "stored"}

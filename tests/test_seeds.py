@@ -243,8 +243,8 @@ def test_seeds_of_a_blocked_site_are_refused_by_name(place: Place) -> None:
         place.crawl([hidden]).succeeded()
         assert other in place.stored()
         run = place.crawl([hidden])
-        run.refused("no seeds: the operator blocked the sites of all that were given", code=2)
-        assert f"the operator blocked {site}" in run.err
+        run.refused("no seeds: the sites of all seeds are blocked", code=2)
+        assert f"seeds of blocked sites dropped: {site}" in run.err
         run = place.crawl(()).succeeded()
         assert "nothing left to do: 1 sites are finished, 1 are blocked" in run.err
         assert hidden not in place.stored().get(site, ())

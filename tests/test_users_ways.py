@@ -471,7 +471,7 @@ def test_own_requests_are_sent_once_each(user: User) -> None:
         assert set(asked.values()) <= {1, 2}
         own_of_few = [hit for hit in farm.hits() if hit.user_agent == "few" and hit.path != "/robots.txt"]
         assert len(own_of_few) == 3 + 3
-        assert runs[1].err.count("3 requests of the spider's own (MAX_PAGES_PER_SITE)") == 1
+        assert runs[1].err.count("3 of the spider's own requests (MAX_PAGES_PER_SITE)") == 1
 
 
 def test_a_crawl_spider_with_rules_runs(user: User) -> None:
