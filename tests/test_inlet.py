@@ -159,7 +159,7 @@ def test_one_value_that_cannot_be_used_costs_no_other(
         eventually(lambda: looks_at_the_inlet(valkey) >= looks + 2, "and that batch is over")
         redis.rpush(INLET, "the last bad one", farm.seeds[1])
         eventually(lambda: stored(place) == {farm.site(0), farm.site(1)}, "the good one of a later batch")
-        eventually(lambda: "'the last bad one' is no seed" in agent.err, "the last one is told")
+        eventually(lambda: "'the last bad one' is not a seed" in agent.err, "the last one is told")
         assert agent.err.count("'bad ") == TOLD_LINES
         assert redis.exists(INLET) == 0
 

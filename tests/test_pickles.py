@@ -76,7 +76,7 @@ def test_a_pickle_in_any_key_runs_nothing(
         coordinator = place.start("coordinate", **given)
         second = place.crawl((), **given).succeeded()
         assert "is not a seed" in second.err
-        assert second.err.count("begins anew") == 2, second.err
+        assert second.err.count("starting over") == 2, second.err
         eventually(lambda: place.stored() == farm.expected(), "every page")
         eventually(lambda: redis.xlen("lt:{0}:results") == 0, "all is stored or refused")
         assert len(place.rows("select reason from dead_letters")) == 2
