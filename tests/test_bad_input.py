@@ -72,7 +72,7 @@ def test_lines_that_are_no_seeds_are_told_and_the_others_go_on(place: Place, far
     assert "line 5: 'ftp://127.0.1.1/' is not a seed" in run.err
     assert "expected http or https" in run.err
     assert "line 7: 'http://' is not a seed" in run.err
-    assert run.err.count("is no seed") == 3
+    assert run.err.count("is not a seed") == 3
     assert place.stored() == farm.expected()
 
 
