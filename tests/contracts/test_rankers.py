@@ -183,13 +183,13 @@ def test_an_unknown_mode_is_told_the_right_ones(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"damping": 1.0}, "damping is 1.0; expected 0 up to below 1"),
+        ({"damping": 1.0}, "damping is 1.0; expected 0 <= damping < 1"),
         ({"damping": -0.1}, "damping is -0.1"),
         ({"damping": np.nan}, "damping is nan"),
         ({"tolerance": 0.0}, "tolerance is 0.0; expected a number above 0"),
         ({"tolerance": np.nan}, "tolerance is nan"),
         ({"tolerance": np.inf}, "tolerance is inf"),
-        ({"personalisation": np.ones(4)}, r"has the shape \(4,\); expected a weight for each of 3 pages"),
+        ({"personalisation": np.ones(4)}, r"has shape \(4,\); expected a weight for each of 3 pages"),
         ({"personalisation": np.zeros(3)}, "is 0 for every page"),
         ({"personalisation": np.array([1, -1, 1])}, r"personalisation\[1\] is -1.0; expected"),
         ({"personalisation": np.array([1, 1, np.nan])}, r"personalisation\[2\] is nan"),
@@ -222,7 +222,7 @@ def gives_less_than_nothing(problem: Problem) -> Solution:
 @pytest.mark.parametrize("ranker", [gives_nan, gives_too_few, gives_less_than_nothing])
 def test_a_broken_ranker_is_named(ranker: Any) -> None:
     mode = f"{__name__}.{ranker.__name__}"
-    with pytest.raises(ValueError, match=f"mode {mode} gave no rank of at least 0 for each of 9 pages"):
+    with pytest.raises(ValueError, match=f"mode {mode} returned invalid ranks; expected 9 numbers >= 0"):
         rank(drawn(9, 20, 2).graph(), mode)
 
 

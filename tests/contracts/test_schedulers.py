@@ -130,7 +130,7 @@ def test_a_seed_changes_the_order_of_random() -> None:
 
 @pytest.mark.parametrize("name", ["", "no", "Random", "nowhere.at.all", "crawler.schedulers.paper.Nobody"])
 def test_an_unknown_name_is_told_the_right_ones(name: str) -> None:
-    with pytest.raises(schedulers.SchedulerError, match=r"random, sorted.*or a dotted path"):
+    with pytest.raises(schedulers.SchedulerError, match=r"random, sorted.*or the path"):
         schedulers.get(name)
 
 
