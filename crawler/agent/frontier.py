@@ -541,7 +541,7 @@ class Frontier:
         return self._index.get(path) in self._redirects
 
     def redirect_of(self, path: str) -> str | None:
-        """The stored target. Returns None when there is none."""
+        """The stored target. None: unknown."""
         target = self._redirects.get(self._index.get(path, -1))
         return None if target is None else self._paths[target]
 

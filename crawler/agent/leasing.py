@@ -152,7 +152,7 @@ class Leasing:
         return self._share <= 0
 
     def slot_of(self, site: str) -> SiteLease | None:
-        """The active lease. Returns None when there is none or it is ending."""
+        """The active lease. None: not leased, or the lease is ending."""
         lease = self._slots.get(site)
         return lease if lease and lease.live else None
 

@@ -41,7 +41,7 @@ class Remembered(Generic[Key, Value]):
         return number in self._young or number in self._old
 
     def get(self, key: Key) -> Value | None:
-        """The latest value. Returns None when there is none."""
+        """The latest value. None: forgotten."""
         number = hash(key)
         return self._young.get(number, self._old.get(number))
 

@@ -111,7 +111,7 @@ class RequestContext(FetchContext):
 
 
 def request_context_of(request: Request) -> RequestContext | None:
-    """The context in a request's meta. Returns None when there is none."""
+    """The context in a request's meta. None: no request of the crawl."""
     context = request.meta.get(KEY)
     return context if isinstance(context, RequestContext) else None
 

@@ -49,7 +49,7 @@ class Plan(Script):
         await self._call("planned", planner, number, hour)
 
     async def planned_hour(self) -> int | None:
-        """The last hour with a complete plan; None: there is none."""
+        """The last hour with a complete plan; None: not yet."""
         key = f"{self._base}count"
         hour = await self._client.hget(key, "planned")
         return None if hour is None else whole_number(key, "planned", hour)

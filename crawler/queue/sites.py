@@ -62,7 +62,7 @@ STATES = {
 
 
 class Leased(NamedTuple):
-    """A leased site; `address` is None until it is resolved."""
+    """A leased site; `address`: None until resolved."""
 
     site: str
     token: str

@@ -40,7 +40,7 @@ AHEAD: Final = (1, 2, 3, 6, 12, 24)
 
 
 def account_of(fields: Mapping[str, float]) -> Account | None:
-    """The account stored in Redis; None if there is none."""
+    """The account stored in Redis; None: missing."""
     return accounts.of(fields) if fields else None
 
 

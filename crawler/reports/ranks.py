@@ -22,7 +22,7 @@ LEVELS = np.array([10 ** (step / 4) for step in range(-16, 25)])
 
 
 def figures(crawl: Crawl) -> dict[str, Any]:
-    """The ranking in force; `run` is None before the first.
+    """The ranking in force; `run`: None before the first.
 
     Importance is rank times pages: 1 on average.
     """
