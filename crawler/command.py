@@ -177,7 +177,7 @@ def print_json(figures: Any) -> None:
 
 def _foreseen() -> tuple[type[Exception], ...]:
     """Errors whose text is for the user. The imports take time."""
-    from crawler.admin.sites import OperationError
+    from crawler.admin.operator import OperationError
     from crawler.local.server import ServerError
     from crawler.queue.connection import ServerAwayError
     from crawler.queue.errors import BrokenRecordError
@@ -261,13 +261,13 @@ class LowtideCommand(ScrapyCommand):
 
     def tables(self) -> Engine:
         """Raises CommandError if they do not exist, OptionError if they are not named."""
-        from crawler.admin import sites
+        from crawler.admin import operator
         from crawler.local.local import require_tables
         from crawler.store.database import told
 
         assert self.settings is not None
         require_tables(self.settings, self.options)
-        engine = sites.the_tables(self.options)
+        engine = operator.the_tables(self.options)
         if engine is None:
             where = told(self.options.database)
             raise CommandError(

@@ -17,7 +17,7 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, create_engine, delete, select, text, update
 
-from crawler.admin import sites as operating
+from crawler.admin import operator
 from crawler.admin.repair import Repair, Repaired
 from crawler.agent.frontier import Frontier
 from crawler.queue.sites import Leased, Newcomer, Restored
@@ -163,9 +163,9 @@ class World:
         """As `scrapy doctor` counts."""
         return count_lost(self.engine, self.queue.raw, self.queue.options.key_prefix)
 
-    def rebuild(self) -> operating.Rebuilt:
+    def rebuild(self) -> operator.Rebuilt:
         options = self.queue.options
-        doing = operating.rebuild(self.queue.queue, self.engine, Scope(options), options)
+        doing = operator.rebuild(self.queue.queue, self.engine, Scope(options), options)
         return self.queue.wait(doing)  # type: ignore[no-any-return]
 
 

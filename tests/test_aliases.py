@@ -16,12 +16,12 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, event, select
 
-from crawler.admin import sites as operating
+from crawler.admin import operator
 from crawler.agent.frontier import Frontier
 from crawler.options import Options
 from crawler.queue.queue import SiteQueue
 from crawler.queue.sites import Offer, Restored, root_marks
-from crawler.reconcile import reopening as decision_lock
+from crawler.reconcile import reopening
 from crawler.reconcile.aliases import Loaded, compared
 from crawler.reconcile.reopening import Reopening
 from crawler.records import Page, SiteEnded, SiteFound, decode, hash64
@@ -421,7 +421,7 @@ SEED, TWIN, LINKED, OTHER = (f"http://{name}.example" for name in ("seed", "twin
 
 
 def test_it_judges_however_long_the_tables_take(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_lock, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(reopening, "LOCK_SECONDS", 1.0)
     judge.walk(SEED, linked=False)
     judge.walk(OTHER, linked=True, own="/3")
 
@@ -583,7 +583,7 @@ def test_a_rebuild_that_goes_on_opens_no_alias(judge: Judge, monkeypatch: pytest
             )
         )
     judge.store(SiteFound(site=names[-1], found_at=1, source="seed"))
-    monkeypatch.setattr(operating, "BATCH", 1)
+    monkeypatch.setattr(operator, "BATCH", 1)
     restore = SiteQueue.restore
 
     async def restore_and_look(self: SiteQueue, found: Sequence[Restored]) -> int:
@@ -592,5 +592,5 @@ def test_a_rebuild_that_goes_on_opens_no_alias(judge: Judge, monkeypatch: pytest
         return new
 
     monkeypatch.setattr(SiteQueue, "restore", restore_and_look)
-    queue.wait(operating.rebuild(queue.queue, judge.engine, Scope(queue.options), queue.options))
+    queue.wait(operator.rebuild(queue.queue, judge.engine, Scope(queue.options), queue.options))
     assert [queue.state(name) for name in names] == ["alias"] * 8 + ["waiting"]

@@ -13,7 +13,7 @@ import pytest
 import redis
 from scrapy.settings import Settings
 
-from crawler.coordinator import coordinator as due_times
+from crawler.coordinator import coordinator
 from crawler.options import Options
 from crawler.queue import connection
 from crawler.queue.results import GROUP, ResultsStream
@@ -261,11 +261,11 @@ def test_few_records_stand_for_all_due_times() -> None:
         a_page("http://b", 99),
     ]
     stored = [Stored(f"{number}-0", record) for number, record in enumerate(records)]
-    chosen = due_times.witnesses(stored, options)
+    chosen = coordinator.witnesses(stored, options)
     assert [one.stream_id for one in chosen] == ["1-0", "51-0", "52-0", "102-0"]
 
     def facts(some: list[Stored]) -> list[set[str]]:
-        due = due_times.due_of(
+        due = coordinator.due_of(
             [one.record for one in some], options.revive_delays, options.first_recheck_seconds
         )
         return [set(kind) for kind in due]

@@ -17,7 +17,7 @@ import pytest
 from scrapy.settings import Settings
 from sqlalchemy import Engine, delete, event, func, insert, select, update
 
-from crawler.admin import sites
+from crawler.admin import operator
 from crawler.coordinator.planner_process import TableLoads
 from crawler.options import LONGEST_SECONDS, Options
 from crawler.queue.jobs import HELD_UP_MS
@@ -406,7 +406,7 @@ def _rebuilt(queue: Driver, told: Told, options: Options | None = None) -> float
     """When recheck is due for the site, in a queue that was lost."""
     queue.raw.flushall()
     given = options or told.options
-    queue.wait(sites.rebuild(queue.queue, told.engine, Scope(given), given))
+    queue.wait(operator.rebuild(queue.queue, told.engine, Scope(given), given))
     return float(queue.raw.zscore(f"{BASE}wake:recheck", SITE) or 0)
 
 

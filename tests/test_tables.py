@@ -39,8 +39,6 @@ from crawler.records import (
 )
 from crawler.store import database, write
 from crawler.store import rows as row_of
-from crawler.store import upsert as bulk_mariadb
-from crawler.store import upsert as bulk_postgres
 from crawler.store import upsert as upserts
 from crawler.store.database import (
     DatabaseAwayError,
@@ -880,7 +878,7 @@ def test_a_connection_that_breaks_under_a_copy_is_an_outage(
     kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, other = filled(kind), create_engine(POSTGRES)
-    copy = bulk_postgres._copy
+    copy = upserts._copy
 
     def cut_off(connection: Connection, *given: Any) -> None:
         pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
@@ -888,7 +886,7 @@ def test_a_connection_that_breaks_under_a_copy_is_an_outage(
             killer.execute(text(f"SELECT pg_terminate_backend({pid})"))
         copy(connection, *given)
 
-    monkeypatch.setattr(bulk_postgres, "_copy", cut_off)
+    monkeypatch.setattr(upserts, "_copy", cut_off)
     with pytest.raises(DatabaseAwayError):
         put(engine, *(page(f"/{n}", 1_000 + n) for n in range(100)))
     monkeypatch.undo()
@@ -916,7 +914,7 @@ def test_spelt_out_texts_are_the_same_under_every_rule_of_the_server(
 def test_more_rows_than_one_statement_takes(
     kind: str, filled: OpenTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_mariadb, "MOST_CHARACTERS", 3_000)
+    monkeypatch.setattr(upserts, "MOST_CHARACTERS", 3_000)
     engine = filled(kind)
     put(engine, *(page(f"/{n}", 1_000 + n, title="x" * 40 * n) for n in range(1, 101)))
     assert sorted(column(engine, pages, "title")) == ["x" * 40 * n for n in range(1, 101)]

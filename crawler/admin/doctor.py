@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import redis
 import scrapy
 
-from crawler.admin import sites
+from crawler.admin import operator
 from crawler.disk import make_folder, sync_folders
 from crawler.local.local import joined, names_tables
 from crawler.local.server import ServerError
@@ -239,7 +239,7 @@ def _restart(memory: connection.Memory) -> Finding:
 def _queue(client: Any, options: Options, *, tables: bool) -> Iterator[Finding]:
     """Whether the queue has all unfinished sites of the tables."""
     try:
-        engine = sites.the_tables(options) if tables else None
+        engine = operator.the_tables(options) if tables else None
         lost = comparing.count_lost(engine, client, options.key_prefix) if engine is not None else 0
     except database.DatabaseError:
         return  # reported by _database

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from crawler import records
-from crawler.admin.sites import rebuild
+from crawler.admin.operator import rebuild
 from crawler.reconcile import agreement
 from crawler.reconcile.agreement import UNFINISHED
 from crawler.reconcile.naming import Again, naming_pages

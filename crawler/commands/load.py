@@ -102,10 +102,10 @@ class Command(LowtideCommand):
             )
 
     def _tables(self) -> Engine:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
         from crawler.store.database import told
 
-        engine = operating.the_tables(self.options)
+        engine = operator.the_tables(self.options)
         if engine is None:
             raise CommandError(f"no loads are known yet: no tables in {told(self.options.database)}")
         return engine

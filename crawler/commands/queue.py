@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from crawler.admin.operator import Rebuilt
     from crawler.admin.repair import Repaired
-    from crawler.admin.sites import Rebuilt
     from crawler.queue.queue import SiteQueue
 
 
@@ -83,10 +83,10 @@ class Command(LowtideCommand):
         asyncio.run(self._show_now(opts))
 
     async def _show_now(self, opts: argparse.Namespace) -> None:
-        from crawler.admin import sites
+        from crawler.admin import operator
 
         assert self.settings is not None
-        async with sites.the_queue(self.settings, self.options) as queue:
+        async with operator.the_queue(self.settings, self.options) as queue:
             depth = (await queue.depth())._asdict()
             more = {
                 "undecided": await queue.undecided(),
@@ -114,10 +114,10 @@ class Command(LowtideCommand):
             print(f"list  {name}: {length:,}")
 
     def _tables(self, doing: str) -> Engine:
-        from crawler.admin import sites
+        from crawler.admin import operator
         from crawler.store.database import told
 
-        engine = sites.the_tables(self.options)
+        engine = operator.the_tables(self.options)
         if engine is None:
             raise CommandError(
                 f"no tables in {told(self.options.database)}: there is nothing to {doing} from"
@@ -174,21 +174,21 @@ class Command(LowtideCommand):
                 )
 
     async def _rebuild_now(self, engine: Engine) -> Rebuilt:
-        from crawler.admin import sites
+        from crawler.admin import operator
         from crawler.urls.scope import Scope
 
         assert self.settings is not None
-        async with sites.the_queue(self.settings, self.options) as queue:
-            return await sites.rebuild(queue, engine, Scope(self.options), self.options)
+        async with operator.the_queue(self.settings, self.options) as queue:
+            return await operator.rebuild(queue, engine, Scope(self.options), self.options)
 
     def _reset(self, _args: list[str], opts: argparse.Namespace) -> None:
         print(f"{asyncio.run(self._reset_now(force=opts.force))} keys removed")
 
     async def _reset_now(self, *, force: bool) -> int:
-        from crawler.admin import sites
+        from crawler.admin import operator
 
         assert self.settings is not None
-        async with sites.the_queue(self.settings, self.options) as queue:
+        async with operator.the_queue(self.settings, self.options) as queue:
             # With --force, skip the reads that a broken key would make fail.
             working = [] if force else await self._at_work(queue)
             if working:
@@ -222,11 +222,11 @@ class Command(LowtideCommand):
 
 
 async def _named(queue: SiteQueue, given: list[str]) -> set[str]:
-    from crawler.admin import sites
+    from crawler.admin import operator
 
     if "all" in given:
         return set(await queue.owed())
     try:
-        return {(await sites.known_site(queue, name)).site for name in given}
-    except sites.OperationError as error:
+        return {(await operator.known_site(queue, name)).site for name in given}
+    except operator.OperationError as error:
         raise CommandError(str(error)) from None

@@ -82,17 +82,17 @@ class Command(LowtideCommand):
             )
 
     async def _do(self, word: str, names: list[str], opts: argparse.Namespace) -> None:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
 
         assert self.settings is not None
-        async with operating.the_queue(self.settings, self.options) as queue:
+        async with operator.the_queue(self.settings, self.options) as queue:
             if word == "list":
                 await self._list(queue, opts)
             elif word == "budget":
                 await self._budget(queue, *names, as_json=opts.json)
             else:
                 # Check all names before changing any site.
-                sites = [(await operating.known_site(queue, name)).site for name in names]
+                sites = [(await operator.known_site(queue, name)).site for name in names]
                 if word == "show":
                     await self._show(queue, sites, opts)
                 elif word == "forget":
@@ -101,12 +101,12 @@ class Command(LowtideCommand):
                     await self._order(queue, sites, word, opts)
 
     async def _show(self, queue: SiteQueue, sites: list[str], opts: argparse.Namespace) -> None:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
 
         if not self._has_tables:
             print("DATABASE_URL is empty: figures of the tables are left out", file=sys.stderr)
-        engine = operating.the_tables(self.options) if self._has_tables else None
-        found = [await operating.show_site(queue, site, engine) for site in sites]
+        engine = operator.the_tables(self.options) if self._has_tables else None
+        found = [await operator.show_site(queue, site, engine) for site in sites]
         if opts.json:
             print_json(found[0] if len(found) == 1 else found)
             return
@@ -116,11 +116,11 @@ class Command(LowtideCommand):
             self._print(figures)
 
     async def _order(self, queue: SiteQueue, sites: list[str], word: str, opts: argparse.Namespace) -> None:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
 
         results = []
         for site in sites:
-            _, before = await operating.order_site(queue, site, word, opts.reason)  # type: ignore[arg-type]
+            _, before = await operator.order_site(queue, site, word, opts.reason)  # type: ignore[arg-type]
             done = DONE[word]
             record = await queue.record(site)
             if word == "resume" and record is not None and record.state == "later" and not record.agent:
@@ -133,12 +133,12 @@ class Command(LowtideCommand):
             print_json(results)
 
     async def _forget(self, queue: SiteQueue, sites: list[str], *, as_json: bool) -> None:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
 
-        engine = operating.the_tables(self.options) if self._has_tables else None
+        engine = operator.the_tables(self.options) if self._has_tables else None
         results = []
         for site in sites:
-            _, deleted = await operating.forget_site(queue, site, engine)
+            _, deleted = await operator.forget_site(queue, site, engine)
             pages = (
                 f", and {deleted} pages with it"
                 if self._has_tables
@@ -153,10 +153,10 @@ class Command(LowtideCommand):
             print_json(results)
 
     async def _list(self, queue: SiteQueue, opts: argparse.Namespace) -> None:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
 
-        found = await operating.list_sites(queue, opts.state, opts.most)
-        aliases = await operating.aliases(queue, found)
+        found = await operator.list_sites(queue, opts.state, opts.most)
+        aliases = await operator.aliases(queue, found)
         if opts.json:
             print_json([record._asdict() | {"alias_of": aliases.get(record.site, "")} for record in found])
             return
@@ -173,10 +173,10 @@ class Command(LowtideCommand):
 
     @staticmethod
     async def _budget(queue: SiteQueue, name: str, most: str, *, as_json: bool) -> None:
-        from crawler.admin import sites as operating
+        from crawler.admin import operator
 
         pages = None if most == "default" else int(most)
-        site = await operating.set_budget(queue, name, pages)
+        site = await operator.set_budget(queue, name, pages)
         if as_json:
             print_json({"site": site, "budget": pages})
             return

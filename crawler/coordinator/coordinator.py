@@ -27,9 +27,8 @@ from crawler.coordinator.notify import Hooks
 from crawler.coordinator.retention import Retention, WalCheckpoints, histories
 from crawler.disk import make_folder, sync_folders
 from crawler.options import OptionError, Options
-from crawler.queue import connection as restarts
+from crawler.queue import connection
 from crawler.queue.connection import connect_blocking, passes
-from crawler.queue.connection import told as told_redis
 from crawler.queue.results import Entry, ResultsStream, alive_key, heartbeat_key
 from crawler.reconcile.comparing import Comparison
 from crawler.reconcile.reopening import Reopening
@@ -176,7 +175,7 @@ class Coordinator:
         _check_kill_point()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._options = options
-        self._redis_told = told_redis(settings)
+        self._redis_told = connection.told(settings)
         self._client = connect_blocking(settings)
         self._stream = ResultsStream(self._client, options.key_prefix, self.name, options.lease_seconds)
         self._engine: Engine | None = None
@@ -215,7 +214,7 @@ class Coordinator:
         logger.info("%s: %s; %d records stored", self.name, reason, self.written)
 
     def _warn_of_restarts(self) -> None:
-        if warning := restarts.restart_warning(self._client, self._options.key_prefix):
+        if warning := connection.restart_warning(self._client, self._options.key_prefix):
             logger.warning("%s", warning)
 
     def _open(self) -> Engine:

@@ -19,7 +19,7 @@ import numpy as np
 from redis.exceptions import RedisError
 
 from crawler import schedulers
-from crawler.planning import site_view as prospects
+from crawler.planning import site_view
 from crawler.planning.site_view import Hours, Prospects
 from crawler.queue.errors import LockLostError
 from crawler.queue.queue import SiteQueue
@@ -282,7 +282,7 @@ class Planner:
         policy = self._policy(orders)
         running = seen.prospects.running
         chosen = await asyncio.to_thread(choose, policy, seen.view, running, suspends=why.suspends)
-        coming = prospects.next_hour(seen.view, seen.hours.is_open)
+        coming = site_view.next_hour(seen.view, seen.hours.is_open)
         ahead = await asyncio.to_thread(lambda: best_first(policy.score(coming)))
         number = await self._queue.lock("planner", self._name, LOCK_SECONDS)
         await self._write(number, hour, seen.prospects.names, chosen, ahead)
@@ -313,7 +313,7 @@ class Planner:
         hour, hour_left, orders, _ = moment
         found = await self._prospects()
         hours = await asyncio.to_thread(self._loads.hours, found.names, hour, orders.hour_seconds)
-        view = prospects.view(
+        view = site_view.view(
             found,
             hours,
             slots=orders.slots,
@@ -327,7 +327,7 @@ class Planner:
     async def _prospects(self) -> Prospects:
         records = [record async for record in self._queue.records()]
         progress, parked = await self._queue.running(), await self._queue.parked()
-        return await asyncio.to_thread(prospects.open_sites, records, progress, parked)
+        return await asyncio.to_thread(site_view.open_sites, records, progress, parked)
 
     async def _write(
         self, number: int, hour: int, names: list[str], chosen: Chosen, ahead: np.ndarray

@@ -16,7 +16,27 @@ if TYPE_CHECKING:
     from crawler.schedulers import SiteView
 
 
-class Regret:
+class _ByOutlook:
+    """Scores by what waiting costs, as an outlook on the next hours says."""
+
+    hysteresis: float
+
+    def score(self, view: SiteView) -> np.ndarray:
+        """Cost of waiting over cost of now; sites that cannot wait score above all others."""
+        open_now = open_sites(view)
+        if not open_now.any():
+            return nothing_open(view)
+        return ahead.index(view, open_now, self._outlook(view, open_now))
+
+    def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:
+        """Sites that would get a slot again, or nearly."""
+        return ahead.nearly_best(self.score(view), view.slots, running, self.hysteresis)
+
+    def _outlook(self, view: SiteView, open_now: np.ndarray) -> ahead.Outlook:
+        raise NotImplementedError
+
+
+class Regret(_ByOutlook):
     """Descending cost of waiting, relative to the cost of now.
 
     `horizon_hours`: how far to look ahead; None: to the earliest end of the crawl. `prices`: raise the price of hours
@@ -37,17 +57,6 @@ class Regret:
         self.prices = prices
         self.trust = in_range("trust", trust, 0, 1)
         self.hysteresis = in_range("hysteresis", hysteresis, 0, 1)
-
-    def score(self, view: SiteView) -> np.ndarray:
-        """Cost of waiting over cost of now; sites that cannot wait score above all others."""
-        open_now = open_sites(view)
-        if not open_now.any():
-            return nothing_open(view)
-        return ahead.index(view, open_now, self._outlook(view, open_now))
-
-    def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:
-        """Sites that would get a slot again, or nearly."""
-        return ahead.nearly_best(self.score(view), view.slots, running, self.hysteresis)
 
     def _outlook(self, view: SiteView, open_now: np.ndarray) -> ahead.Outlook:
         price, delay = np.ones(HOURS, np.float32), np.zeros(HOURS, np.float32)
@@ -74,7 +83,7 @@ class Regret:
 MOST_WAITING = 1000
 
 
-class Early:
+class Early(_ByOutlook):
     """Descending cost of waiting, in slot-hours and in lateness of pages.
 
     `weight` of lateness: 0 is `regret` with prices; 1 makes crawls 7 % longer than the shortest, 2 11 %, with pages
@@ -87,17 +96,6 @@ class Early:
         self.weight = in_range("weight", weight, 0, MOST_WAITING)
         self.trust = in_range("trust", trust, 0, 1)
         self.hysteresis = in_range("hysteresis", hysteresis, 0, 1)
-
-    def score(self, view: SiteView) -> np.ndarray:
-        """Cost of waiting over cost of now; sites that cannot wait score above all others."""
-        open_now = open_sites(view)
-        if not open_now.any():
-            return nothing_open(view)
-        return ahead.index(view, open_now, self._outlook(view, open_now))
-
-    def keep(self, view: SiteView, running: np.ndarray) -> np.ndarray:
-        """Sites that would get a slot again, or nearly."""
-        return ahead.nearly_best(self.score(view), view.slots, running, self.hysteresis)
 
     def _outlook(self, view: SiteView, open_now: np.ndarray) -> ahead.Outlook:
         drawn = ahead.sample(view, open_now, self.trust)

@@ -136,11 +136,11 @@ def write_extracted(connection: Connection, rows: list[Row]) -> None:
     """Updates older rows; at most one per page."""
     if rows:
         names = [_place(name) for name in PAGE_COLUMNS]
-        connection.execute(_statement_extracted(), [dict(zip(names, row, strict=True)) for row in rows])
+        connection.execute(_extracted_statement(), [dict(zip(names, row, strict=True)) for row in rows])
 
 
 @cache
-def _statement_extracted() -> Update:
+def _extracted_statement() -> Update:
     fetched, extracted = _value("fetched_at"), _value("extracted_at")
     never: Any = literal_column("0")
     same = and_(
@@ -284,7 +284,6 @@ LETTERS = Upsert(
     "dead_letters", dead_letters, ("stream_id", "received_at", "reason", "fields"), ("stream_id",)
 )
 
-_FETCHED_AT_write = row_of.PAGE_COLUMNS.index("fetched_at")
 _FOUND_AT = row_of.FOUND_COLUMNS.index("found_at")
 _ENDED_ENTRY = row_of.ENDED_COLUMNS.index("ended_entry")
 _OPENED_ENTRY = row_of.OPENED_COLUMNS.index("ended_entry")
@@ -436,7 +435,7 @@ class _Rows:
         place = (site, url_hash)
         kept = self._pages.get(place)
         # Of two fetches in the same millisecond, the later one in the stream wins.
-        if kept is None or page.fetched_at >= kept[_FETCHED_AT_write]:
+        if kept is None or page.fetched_at >= kept[_FETCHED_AT]:
             self._pages[place] = row_of.page_row(page, site, url_hash, links, self._revive_ms)
         if page.agent:  # records without an agent are not part of the history
             self._fetches.append(row_of.fetch_row(page, site, url_hash))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import RedisError
 
-from crawler.admin import sites
+from crawler.admin import operator
 from crawler.queue import connection
 from crawler.queue.errors import BrokenRecordError
 from crawler.queue.queue import SiteQueue
@@ -139,7 +139,7 @@ class Watch:
     ) -> T | None:
         """Runs `question` in a thread. None without tables. Raises DatabaseError."""
         if self.engine is None:
-            self.engine = await asyncio.to_thread(sites.the_tables, self.options)
+            self.engine = await asyncio.to_thread(operator.the_tables, self.options)
         if self.engine is None:
             return None
         return await asyncio.get_running_loop().run_in_executor(threads, question, self.engine)
